@@ -330,3 +330,64 @@ fn stores_are_not_mixed_up_and_damage_is_found() {
     std::fs::write(trees.join("00000000000000000002.manifest"), "nonsense").unwrap();
     assert!(matches!(store.instant(2), Err(Error::Damaged { .. })));
 }
+
+/// What a symbolic link in a store leads to, or is no store of a process, is neither read nor
+/// removed.
+#[test]
+fn pruning_removes_nothing_but_stores_of_processes() {
+    let directory = tempfile::tempdir().unwrap();
+    let (trees, others) = (
+        directory.path().join("trees"),
+        directory.path().join("others"),
+    );
+    let keep = others.join("7/keepme");
+    std::fs::create_dir_all(others.join("7")).unwrap();
+    std::fs::write(&keep, "mine").unwrap();
+    // One that is a store, too.
+    Store::create(&others.join("8"), true).unwrap();
+    let store = TreeStore::create(&trees, true).unwrap();
+    let shell = Shell::start("read line");
+    let mut checkpointer = attach(tree(shell.0.id()), &store, Mode::Precopy);
+    let (instant, _) = checkpointer.checkpoint().unwrap();
+    let process = instant.processes[0].process;
+    let (processes, aside) = (trees.join("processes"), trees.join("aside"));
+
+    // All of it is a link.
+    std::fs::rename(&processes, &aside).unwrap();
+    std::os::unix::fs::symlink(&others, &processes).unwrap();
+    let error = checkpointer.prune(1).unwrap_err().to_string();
+    assert!(
+        error.contains("processes") && !error.contains('\n'),
+        "{error}"
+    );
+    assert!(store.process(8).is_err() && store.verify().is_err());
+    assert!(keep.exists() && others.join("8/pagetrail.store").exists());
+    std::fs::remove_file(&processes).unwrap();
+    std::fs::rename(&aside, &processes).unwrap();
+
+    // A process is a link.
+    std::os::unix::fs::symlink(others.join("8"), processes.join("8")).unwrap();
+    checkpointer.prune(1).unwrap();
+    assert!(store.process(8).is_err());
+    assert!(others.join("8/pagetrail.store").exists());
+    std::fs::remove_file(processes.join("8")).unwrap();
+
+    // A directory that is no store, and a store with a file of somebody else.
+    std::fs::create_dir(processes.join("7")).unwrap();
+    std::fs::copy(&keep, processes.join("7/keepme")).unwrap();
+    let error = checkpointer.prune(1).unwrap_err().to_string();
+    assert!(error.contains("processes/7"), "{error}");
+    Store::create(&processes.join("9"), true).unwrap();
+    std::fs::rename(processes.join("7/keepme"), processes.join("9/keepme")).unwrap();
+    std::fs::remove_dir(processes.join("7")).unwrap();
+    let error = checkpointer.prune(1).unwrap_err().to_string();
+    assert!(error.contains("processes/9"), "{error}");
+    assert!(processes.join("9/keepme").exists());
+    std::fs::remove_file(processes.join("9/keepme")).unwrap();
+
+    // What no instant names goes.
+    checkpointer.prune(1).unwrap();
+    assert!(!processes.join("9").exists());
+    assert!(processes.join(process.to_string()).exists());
+    assert_eq!(store.verify().unwrap(), Vec::<String>::new());
+}

@@ -23,12 +23,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const DRAFTS: &str = "drafts";
-const LOCK: &str = "lock";
+pub(super) const DRAFTS: &str = "drafts";
+pub(super) const LOCK: &str = "lock";
 /// How much is written before the disk is to begin with it, in bytes.
 const WRITE_BACK_BYTES: u64 = 16 << 20;
 /// Others may write.
-const WORLD_WRITABLE: u32 = 0o002;
+pub(super) const WORLD_WRITABLE: u32 = 0o002;
 /// In such a directory, only an entry's owner may replace it.
 const STICKY: u32 = 0o1000;
 
@@ -63,20 +63,34 @@ impl Directory {
         } else if !allow_world_writable {
             refuse_exposed(path)?;
         }
-        let directory = Self::at(path).map_err(failed("open"))?;
-        if !directory.has_marker().map_err(failed("read"))? {
-            // A writer that was killed at its first step left no more than these.
-            let entries = entries(&directory.opened).map_err(failed("read"))?;
-            if entries.iter().any(|name| name != DRAFTS && name != LOCK) {
-                return Err(Error::NotAStore {
-                    place: format!("{} (it holds other files)", path.display()),
-                });
-            }
+        Self::at(path).map_err(failed("open"))?.become_store()
+    }
+
+    /// This directory, with what a writer needs in it.
+    ///
+    /// # Errors
+    ///
+    /// It holds other files and is no store, or cannot be written to.
+    pub(crate) fn become_store(self) -> Result<Self> {
+        let failed = |what: &str| Error::io(format!("cannot {what} {}", self.path.display()));
+        if !self.may_become_store().map_err(failed("read"))? {
+            return Err(Error::NotAStore {
+                place: format!("{} (it holds other files)", self.path.display()),
+            });
         }
-        match mkdirat(&directory.opened, DRAFTS, Mode::RWXU) {
+        match mkdirat(&self.opened, DRAFTS, Mode::RWXU) {
             Err(error) if error != Errno::EXIST => Err(failed("write to")(error.into())),
-            _ => Ok(directory),
+            _ => Ok(self),
         }
+    }
+
+    /// Whether it is a store, or holds no more than what a writer has left that was killed at its
+    /// first step.
+    pub(super) fn may_become_store(&self) -> io::Result<bool> {
+        Ok(self.has_marker()? || {
+            let entries = entries(&self.opened)?;
+            entries.iter().all(|name| name == DRAFTS || name == LOCK)
+        })
     }
 
     /// A directory that is a store.
@@ -105,11 +119,26 @@ impl Directory {
 
     fn at(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self {
-            path: path.to_owned(),
-            opened: Arc::new(rustix::fs::open(path, flags, Mode::empty())?),
+        let opened = rustix::fs::open(path, flags, Mode::empty())?;
+        Ok(Self::of(path.to_owned(), opened))
+    }
+
+    /// What was opened at a path.
+    pub(super) fn of(path: PathBuf, opened: OwnedFd) -> Self {
+        Self {
+            path,
+            opened: Arc::new(opened),
             drafts: AtomicU64::new(0),
-        })
+        }
+    }
+
+    /// Where it was when it was opened, for messages.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn opened(&self) -> &OwnedFd {
+        &self.opened
     }
 
     fn has_marker(&self) -> io::Result<bool> {
@@ -122,7 +151,7 @@ impl Directory {
     }
 
     /// A directory in this one; a link of this name is none.
-    fn subdirectory(&self, name: &str) -> io::Result<OwnedFd> {
+    pub(super) fn subdirectory(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         openat(&self.opened, name, flags, Mode::empty()).map_err(|error| match error {
             Errno::NOTDIR | Errno::LOOP => {
@@ -153,7 +182,7 @@ impl Directory {
 }
 
 /// The names in a directory, without those of itself and the one above.
-fn entries(directory: &OwnedFd) -> io::Result<Vec<String>> {
+pub(super) fn entries(directory: &OwnedFd) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -190,7 +219,7 @@ fn refuse_exposed(path: &Path) -> Result<()> {
 }
 
 /// Whether a file in `drafts` has a name as drafts have: the process, and a number.
-fn is_draft(name: &str) -> bool {
+pub(super) fn is_draft(name: &str) -> bool {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     name.split_once('-')
         .is_some_and(|(process, number)| is_number(process) && is_number(number))
@@ -368,7 +397,7 @@ impl Drop for FileDraft {
     }
 }
 
-fn sync(directory: &OwnedFd) -> io::Result<()> {
+pub(super) fn sync(directory: &OwnedFd) -> io::Result<()> {
     Ok(rustix::fs::fsync(directory)?)
 }
 

@@ -13,6 +13,7 @@ mod directory;
 mod encrypted;
 mod faulty;
 mod memory;
+mod nested;
 
 use crate::error::Result;
 use crate::hash::Hash;

@@ -20,7 +20,6 @@ use crate::process::{Mode, ProcessCheckpointer, ProcessOptions};
 use crate::store::writer::{Writer, WriterOptions};
 use meeting::{Guest, Meeting};
 use pagetrail::{ListedProcess, Target};
-use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -339,7 +338,7 @@ impl Beginning {
         if numbers.is_ok_and(|numbers| numbers.is_empty()) {
             drop(part.writer);
             // What is left takes little room, and is removed by pruning.
-            let _ = fs::remove_dir_all(self.store.process_path(part.number));
+            let _ = self.store.remove(part.number);
         }
     }
 }

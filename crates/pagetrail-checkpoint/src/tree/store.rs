@@ -12,7 +12,6 @@ use crate::storage::{Directory, Name, Publish, Storage};
 use crate::store::Store;
 use crate::store::writer::{Writer, WriterOptions};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +24,7 @@ const PROCESSES: &str = "processes";
 /// Checkpoints of a tree of processes, in a directory.
 #[derive(Clone, Debug)]
 pub struct TreeStore {
-    storage: Arc<dyn Storage>,
+    storage: Arc<Directory>,
     path: PathBuf,
     allow_world_writable: bool,
 }
@@ -42,7 +41,7 @@ impl TreeStore {
     ///
     /// The directory holds no checkpoints of trees.
     pub fn open(path: &Path) -> Result<Self> {
-        let storage: Arc<dyn Storage> = Arc::new(Directory::open(path)?);
+        let storage = Arc::new(Directory::open(path)?);
         Self::at(storage, path, false)?.ok_or_else(|| not_trees(path))
     }
 
@@ -52,7 +51,7 @@ impl TreeStore {
     ///
     /// As [`Directory::create`]; it holds checkpoints of single processes.
     pub fn create(path: &Path, allow_world_writable: bool) -> Result<Self> {
-        let storage: Arc<dyn Storage> = Arc::new(Directory::create(path, allow_world_writable)?);
+        let storage = Arc::new(Directory::create(path, allow_world_writable)?);
         if read(&*storage, Name::Marker)?.is_none() {
             publish(&*storage, Name::Marker, MARKER)?;
         }
@@ -60,7 +59,7 @@ impl TreeStore {
     }
 
     fn at(
-        storage: Arc<dyn Storage>,
+        storage: Arc<Directory>,
         path: &Path,
         allow_world_writable: bool,
     ) -> Result<Option<Self>> {
@@ -134,7 +133,14 @@ impl TreeStore {
     ///
     /// As [`Store::open`].
     pub fn process(&self, process: u64) -> Result<Store> {
-        Store::open(&self.process_path(process))
+        let not_a_store = || Error::NotAStore {
+            place: self.process_path(process).display().to_string(),
+        };
+        let nested = match self.storage.nested(PROCESSES)? {
+            Some(processes) => processes.nested(&process.to_string())?,
+            None => None,
+        };
+        Store::on(Arc::new(nested.ok_or_else(not_a_store)?))
     }
 
     /// Reads everything, and returns what is wrong, a line each.
@@ -186,22 +192,17 @@ impl TreeStore {
 
     /// The numbers of the processes that have a store.
     fn processes(&self) -> Result<Vec<u64>> {
-        let path = self.path.join(PROCESSES);
-        let failed = || Error::io(format!("cannot list {}", path.display()));
-        let entries = match fs::read_dir(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(failed())?,
+        let Some(processes) = self.storage.nested(PROCESSES)? else {
+            return Ok(Vec::new());
         };
-        let mut numbers = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(failed())?;
-            let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let number = entry.file_name().to_str().and_then(|name| {
-                let number: u64 = name.parse().ok()?;
-                (number.to_string() == name).then_some(number)
-            });
-            numbers.extend(number.filter(|_| is_directory));
-        }
+        let place = processes.place();
+        let names = processes.directories();
+        let names = names.map_err(Error::io(format!("cannot list {place}")))?;
+        let numbers = names.iter().filter_map(|name| {
+            let number: u64 = name.parse().ok()?;
+            (number.to_string() == *name).then_some(number)
+        });
+        let mut numbers: Vec<u64> = numbers.collect();
         numbers.sort_unstable();
         Ok(numbers)
     }
@@ -234,8 +235,18 @@ impl TreeStore {
 
     /// Makes a store for a process.
     pub(super) fn writer(&self, process: u64, options: WriterOptions) -> Result<Writer> {
-        let store = Store::create(&self.process_path(process), self.allow_world_writable)?;
-        store.writer(options)
+        let allow = self.allow_world_writable;
+        let processes = self.storage.make_nested(PROCESSES, allow)?;
+        let store = processes.make_nested(&process.to_string(), allow)?;
+        Store::create_on(Arc::new(store.become_store()?))?.writer(options)
+    }
+
+    /// Removes the store of a process.
+    pub(super) fn remove(&self, process: u64) -> Result<()> {
+        match self.storage.nested(PROCESSES)? {
+            Some(processes) => processes.remove_nested(&process.to_string()),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn publish(&self, instant: &TreeInstant) -> Result<()> {
@@ -270,9 +281,7 @@ impl TreeStore {
         for process in self.processes()? {
             let Some(oldest) = oldest.get(&process) else {
                 if !writers.contains_key(&process) {
-                    let path = self.process_path(process);
-                    let removed = fs::remove_dir_all(&path);
-                    removed.map_err(Error::io(format!("cannot remove {}", path.display())))?;
+                    self.remove(process)?;
                 }
                 continue;
             };
