@@ -20,6 +20,7 @@ use support::{Victim, random, row, times};
 /// The memory of `tests/victims/relay.c`.
 const SHARED: u64 = 0x100_0000_0000;
 const OWN: u64 = 0x110_0000_0000;
+const HANDED: u64 = 0x120_0000_0000;
 const PAGES: u64 = 64;
 const PAGE: u64 = 4096;
 
@@ -60,6 +61,14 @@ impl Relay {
                 }
                 _ => stamps.iter().all(|stamp| *stamp == turn - behind),
             };
+            // The process before it writes there, just before it raises the shared number.
+            let handed = word(image, HANDED);
+            let is_next = behind == count - 1 && handed == turn + 1;
+            if handed != turn - behind && !is_next {
+                return Err(format!(
+                    "turn {turn} of {count}: process {number} was handed {handed}"
+                ));
+            }
             if !is_right {
                 return Err(format!(
                     "turn {turn} of {count}: process {number} has {stamps:?}"

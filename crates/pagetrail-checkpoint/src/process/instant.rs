@@ -68,11 +68,16 @@ impl ProcessCheckpointer {
     ) -> Result<Option<Process>> {
         let urgent = Urgent::begin();
         let mut hold = self.source.hold()?;
-        let found = match self.absorb(Some(&*hold)) {
+        let mut found = match self.absorb(Some(&*hold)) {
             Ok(found) if !self.replaced => found,
             outcome => return outcome.map(|_| None),
         };
         others.held()?;
+        if !others.is_alone() {
+            // Others ran on while this one was held, and may have written to its memory
+            // (process_vm_writev(2), /proc/PID/mem, ptrace(2)) before they were held themselves.
+            found.add(self.absorb(Some(&*hold))?);
+        }
         let copied_before = transfer.cost.copied_pages;
         let copied = self.copy_rest(transfer, &left, &found, (freezes > 0).then_some(&*hold));
         let descriptors = describe::descriptors_at_rest(self.pid());

@@ -16,6 +16,16 @@ pub(crate) struct Found {
     pub(crate) remapped: PageSet,
 }
 
+impl Found {
+    /// Adds what was found later.
+    pub(crate) fn add(&mut self, later: Self) {
+        self.pages = self.pages.difference(&later.remapped).union(&later.pages);
+        self.whole.union_with(&later.whole);
+        self.bytes.union_with(&later.bytes);
+        self.remapped.union_with(&later.remapped);
+    }
+}
+
 /// What was found since the last publication.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
