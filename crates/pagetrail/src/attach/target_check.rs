@@ -3,6 +3,7 @@
 use super::stop::Backoff;
 use crate::error::{Error, Result};
 use crate::proc::status::{Status, memory_id, stat_fields};
+use crate::sys::same_memory::share_memory;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -49,9 +50,10 @@ pub(crate) fn check(pid: u32) -> Result<()> {
             reason: "it is init; if it stopped, so would the system".into(),
         });
     }
-    if Path::new(&format!("/proc/{pid}")).exists()
-        && std::fs::metadata(format!("/proc/self/task/{pid}")).is_ok()
-    {
+    // A thread of this process, or one of those that hold processes for it.
+    let is_thread = Path::new(&format!("/proc/{pid}")).exists()
+        && std::fs::metadata(format!("/proc/self/task/{pid}")).is_ok();
+    if is_thread || share_memory(memory_id(pid), std::process::id()).unwrap_or(false) {
         return Err(Error::OwnProcess { pid });
     }
     if is_32_bit(pid) {

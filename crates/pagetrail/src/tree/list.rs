@@ -25,7 +25,7 @@ impl Target {
     /// all between it and the tree's beginning have ended.
     ///
     /// A process, processes ([`Self::tree`]) and a control group have some; this process is never
-    /// among them. One whose ancestors have all ended before they were known is found by a control
+    /// among them, nor is one that shares its memory, as those do that hold processes for it. One whose ancestors have all ended before they were known is found by a control
     /// group alone.
     pub fn processes(&self, known: &[u32]) -> Vec<ListedProcess> {
         let (scope, roots) = match &self.0 {
@@ -58,7 +58,9 @@ fn list(scope: &Scope, roots: Vec<u32>, known: &[u32]) -> Vec<ListedProcess> {
     let mut before: Vec<u32> = known.to_vec();
     let mut listed = Vec::new();
     for (pid, parent) in begins.chain(others) {
-        if known.contains(&pid) || !has_memory(pid) {
+        // What holds a process for this one is a process that shares this one's memory.
+        let is_own = || sharer(pid, [std::process::id()]).is_some();
+        if known.contains(&pid) || !has_memory(pid) || is_own() {
             continue;
         }
         listed.push(ListedProcess {
@@ -69,4 +71,43 @@ fn list(scope: &Scope, roots: Vec<u32>, known: &[u32]) -> Vec<ListedProcess> {
         before.push(pid);
     }
     listed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::hold::Hold;
+    use crate::proc::status::children;
+    use std::process::Command;
+
+    /// What holds a process is one of this program's own, wherever it is listed.
+    #[test]
+    fn what_holds_a_process_is_neither_listed_nor_a_target() {
+        let mut held = Command::new("sleep").arg("600").spawn().unwrap();
+        let hold = Hold::process(held.id()).unwrap();
+        let own = std::process::id();
+        let shares = |pid: &u32| sharer(*pid, [own]).is_some();
+        let agents: Vec<u32> = children(own).into_iter().filter(shares).collect();
+        // Where kcmp(2) is not allowed, or no agent could be started, nothing shows.
+        for agent in &agents {
+            let roots = vec![*agent, held.id()];
+            let listed = list(&Scope::Roots, roots, &[]);
+            let listed: Vec<u32> = listed.iter().map(|listed| listed.pid).collect();
+            assert_eq!(listed, [held.id()]);
+            let checked = crate::attach::target_check::check(*agent);
+            assert!(
+                matches!(
+                    checked,
+                    Err(crate::Error::OwnProcess { .. } | crate::Error::NoSuchProcess { .. })
+                ),
+                "{checked:?}"
+            );
+        }
+        hold.release();
+        held.kill().unwrap();
+        held.wait().unwrap();
+        if agents.is_empty() {
+            pagetrail_skips::not_here("what holds a process cannot be told by kcmp(2)");
+        }
+    }
 }
