@@ -185,9 +185,10 @@ static inline long pagetrail_guest_target(const void *address)
 static inline int pagetrail_guest_open(pagetrail_guest *guest)
 {
     static volatile uint8_t tried[8192];
+    static int shown; /* Writes have shown: the processor stays what it is. */
     uint64_t page = ((uint64_t)tried + 4095) & ~(uint64_t)4095, words[3];
     long result = pagetrail_guest_call(1, (uint64_t)words, 0, 0, 0, 0, 0);
-    int n;
+    int n, tries;
     guest->tables = NULL;
     guest->root = 0;
     if (result < 0)
@@ -195,13 +196,21 @@ static inline int pagetrail_guest_open(pagetrail_guest *guest)
     guest->tables = (const volatile uint64_t *)words[1];
     guest->root = words[2];
     for (n = 0; n < 2; n++) {
-        *(volatile uint8_t *)page = 1;
-        if (!(pagetrail_guest_bits(guest, (void *)page) & PAGETRAIL_GUEST_DIRTY))
-            return -EOPNOTSUPP;
+        /* Another thread, which tries as well, may take the page between the write and the look. */
+        for (tries = 0;; tries++) {
+            if (__atomic_load_n(&shown, __ATOMIC_RELAXED))
+                return 0;
+            *(volatile uint8_t *)page = 1;
+            if (pagetrail_guest_bits(guest, (void *)page) & PAGETRAIL_GUEST_DIRTY)
+                break;
+            if (tries == 1000)
+                return -EOPNOTSUPP;
+        }
         result = pagetrail_guest_take(page, page + 4096, PAGETRAIL_GUEST_DIRTY, NULL, 0, NULL);
         if (result < 0)
             return (int)result;
     }
+    __atomic_store_n(&shown, 1, __ATOMIC_RELAXED);
     return 0;
 }
 

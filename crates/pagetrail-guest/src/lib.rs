@@ -20,7 +20,7 @@ mod sys;
 mod write_set;
 
 use core::fmt;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use sys::Tables;
 #[cfg(feature = "native")]
@@ -34,6 +34,12 @@ const PROTECT: u64 = 3;
 const VIOLATIONS: u64 = 4;
 const UNITS: u64 = 5;
 const TARGET: u64 = 6;
+
+/// How often it is tried whether writes show, before they are said not to: another thread may take
+/// the page between the write and the look.
+const TRIES: u32 = 1000;
+/// Writes have shown. The processor stays what it is.
+static BITS_SHOW: AtomicBool = AtomicBool::new(false);
 
 /// Why a call has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +227,40 @@ fn made(result: i64) -> Result<u64> {
     })
 }
 
+/// Whether a write shows, and after the page was forgotten the next one as well. All threads try
+/// the same page, so one may forget the write of another: a try that fails says nothing by itself.
+fn shows_writes(
+    shown: &AtomicBool,
+    write: impl Fn(),
+    is_dirty: impl Fn() -> bool,
+    forget: impl Fn() -> Result<()>,
+) -> Result<bool> {
+    let shows = || {
+        for _ in 0..TRIES {
+            if shown.load(Ordering::Relaxed) {
+                return true;
+            }
+            write();
+            if is_dirty() {
+                return true;
+            }
+            core::hint::spin_loop();
+        }
+        false
+    };
+    for _ in 0..2 {
+        if !shows() {
+            return Ok(false);
+        }
+        if shown.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        forget()?;
+    }
+    shown.store(true, Ordering::Relaxed);
+    Ok(true)
+}
+
 impl Guest {
     /// Whether the program is a guest that can make calls.
     pub fn is_here() -> bool {
@@ -241,18 +281,20 @@ impl Guest {
             root,
         };
         let tried = sys::page_to_try();
-        for _ in 0..2 {
-            sys::write_to_try();
-            if !guest.bits(tried).contains(Kinds::DIRTY) {
-                return Err(Error::NoBits);
-            }
-            let page = Range {
-                start: tried,
-                end: tried + PAGE,
-            };
-            guest.forget(page, Kinds::DIRTY)?;
+        let page = Range {
+            start: tried,
+            end: tried + PAGE,
+        };
+        let shows = shows_writes(
+            &BITS_SHOW,
+            sys::write_to_try,
+            || guest.bits(tried).contains(Kinds::DIRTY),
+            || guest.forget(page, Kinds::DIRTY),
+        )?;
+        match shows {
+            true => Ok(guest),
+            false => Err(Error::NoBits),
         }
-        Ok(guest)
     }
 
     /// What is known of the page with an address, from the page tables: no VM exit, and no fault.
@@ -354,6 +396,40 @@ impl Guest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Another thread forgets what this one writes, now and then.
+    #[test]
+    fn a_write_that_another_thread_takes_is_tried_again() {
+        let (shown, dirty, writes) = (
+            AtomicBool::new(false),
+            AtomicBool::new(false),
+            AtomicU32::new(0),
+        );
+        let write = || {
+            let is_taken = writes.fetch_add(1, Ordering::Relaxed) % 4 != 3;
+            dirty.store(!is_taken, Ordering::Relaxed);
+        };
+        let is_dirty = || dirty.load(Ordering::Relaxed);
+        let forget = || {
+            dirty.store(false, Ordering::Relaxed);
+            Ok(())
+        };
+        assert_eq!(shows_writes(&shown, write, is_dirty, forget), Ok(true));
+        assert_eq!(writes.load(Ordering::Relaxed), 8);
+        // Known from then on.
+        assert_eq!(shows_writes(&shown, write, || false, forget), Ok(true));
+        assert_eq!(writes.load(Ordering::Relaxed), 8);
+    }
+
+    #[test]
+    fn writes_that_never_show_are_found_out() {
+        let shown = AtomicBool::new(false);
+        let outcome = shows_writes(&shown, || (), || false, || Ok(()));
+        assert_eq!(outcome, Ok(false));
+        let outcome = shows_writes(&shown, || (), || true, || Err(Error::Refused(22)));
+        assert_eq!(outcome, Err(Error::Refused(22)));
+        assert!(!shown.load(Ordering::Relaxed));
+    }
 
     #[test]
     fn natively_nothing_is_here() {
