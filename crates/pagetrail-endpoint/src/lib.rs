@@ -10,12 +10,14 @@ use std::fmt;
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -85,11 +87,12 @@ impl FromStr for Address {
 /// What is served: a content type and a text by path.
 type Pages = BTreeMap<&'static str, (&'static str, String)>;
 
-/// Texts that are served.
+/// Texts that are served, until it is dropped.
 #[derive(Debug)]
 pub struct Endpoint {
     pages: Arc<Mutex<Pages>>,
     address: Address,
+    listening: Option<Listening>,
     /// A socket to remove in the end.
     socket: Option<PathBuf>,
 }
@@ -105,11 +108,15 @@ impl Endpoint {
         let shared = Arc::clone(&pages);
         let cannot = || format!("cannot listen at {address}");
         let (mut bound, mut socket) = (address.clone(), None);
-        match address {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let (listener, thread) = match address {
             Address::Tcp(address) => {
                 let listener = TcpListener::bind(address).with_context(cannot)?;
                 bound = Address::Tcp(listener.local_addr().unwrap_or(*address));
-                thread::spawn(move || serve(listener.incoming(), shared, timeout));
+                let copy = listener.try_clone().with_context(cannot)?;
+                let serve = move || serve(listener.incoming(), shared, timeout, &over);
+                (OwnedFd::from(copy), thread::spawn(serve))
             }
             Address::Unix(path) => {
                 let listener = bind(path).with_context(cannot)?;
@@ -117,12 +124,19 @@ impl Endpoint {
                 fs::set_permissions(path, fs::Permissions::from_mode(0o600))
                     .with_context(cannot)?;
                 socket = Some(path.clone());
-                thread::spawn(move || serve(listener.incoming(), shared, timeout));
+                let copy = listener.try_clone().with_context(cannot)?;
+                let serve = move || serve(listener.incoming(), shared, timeout, &over);
+                (OwnedFd::from(copy), thread::spawn(serve))
             }
-        }
+        };
         Ok(Self {
             pages,
             address: bound,
+            listening: Some(Listening {
+                listener,
+                is_over,
+                thread,
+            }),
             socket,
         })
     }
@@ -139,8 +153,33 @@ impl Endpoint {
     }
 }
 
+/// A thread that accepts clients.
+#[derive(Debug)]
+struct Listening {
+    listener: OwnedFd,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Listening {
+    /// Ends the thread, after which nobody listens at the address.
+    fn end(self) {
+        self.is_over.store(true, Ordering::SeqCst);
+        // shutdown(2) is the same for all sockets, and wakes who accepts at one that listens.
+        if UnixStream::from(self.listener)
+            .shutdown(Shutdown::Both)
+            .is_ok()
+        {
+            let _ = self.thread.join();
+        }
+    }
+}
+
 impl Drop for Endpoint {
     fn drop(&mut self) {
+        if let Some(listening) = self.listening.take() {
+            listening.end();
+        }
         if let Some(path) = &self.socket {
             let _ = fs::remove_file(path);
         }
@@ -281,9 +320,13 @@ fn serve<S: Stream>(
     clients: impl Iterator<Item = io::Result<S>>,
     pages: Arc<Mutex<Pages>>,
     timeout: Duration,
+    is_over: &AtomicBool,
 ) {
     let busy = Arc::default();
     for (number, client) in (0..).zip(clients) {
+        if is_over.load(Ordering::SeqCst) {
+            return;
+        }
         let closer = |client: S| client.closer().map(|closer| (client, closer));
         let Ok((client, closer)) = client.and_then(closer) else {
             thread::sleep(REST);
@@ -400,6 +443,23 @@ mod tests {
         assert!(path.exists());
         drop(Endpoint::listen(&address).unwrap());
         assert!(get(&address, "/metrics").is_err());
+    }
+
+    /// One that has another address, and then the first again, as a daemon that is told so.
+    #[test]
+    fn nobody_listens_where_an_endpoint_was() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let endpoint = Endpoint::listen(&any).unwrap();
+        let address = endpoint.address().clone();
+        endpoint.set("/metrics", "text/plain", "a 1\n".into());
+        assert_eq!(get(&address, "/metrics").unwrap(), "a 1\n");
+        let other = Endpoint::listen(&any).unwrap();
+        drop(endpoint);
+        assert!(get(&address, "/metrics").is_err());
+        drop(other);
+        let again = Endpoint::listen(&address).unwrap();
+        again.set("/metrics", "text/plain", "a 2\n".into());
+        assert_eq!(get(&address, "/metrics").unwrap(), "a 2\n");
     }
 
     /// With one thread for all, or with timeout for a client and not for the connection, the last
