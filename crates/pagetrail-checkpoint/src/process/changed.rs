@@ -6,7 +6,7 @@
 
 use super::describe;
 use super::recheck::Read;
-use super::state::memory::{self, Apart};
+use super::state::memory::{self, Apart, Motion};
 use super::state::refusal;
 use crate::error::{Error, Result};
 use crate::format::manifest::Mapping;
@@ -102,7 +102,8 @@ impl Image {
         let Some(state) = self.manifest().state() else {
             return Ok(None);
         };
-        let now = memory::of(pid, regions).map_err(|reason| refusal(pid, &reason))?;
+        let now =
+            memory::of(pid, regions, Motion::AtRest).map_err(|reason| refusal(pid, &reason))?;
         let then = &state.objects.memory;
         let same = |then: &SharedMemory, now: &SharedMemory| {
             (then.device, then.inode, then.bytes) == (now.device, now.inode, now.bytes)

@@ -5,6 +5,7 @@ use super::ProcessCheckpointer;
 use super::describe;
 use super::pending::Found;
 use super::precopy::Mode;
+use super::state::memory::Motion;
 use super::together::Together;
 use super::transfer::{Overflow, Transfer};
 use crate::error::Result;
@@ -187,7 +188,7 @@ impl ProcessCheckpointer {
             .difference(&untouched)
             .difference(&self.shared());
         transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
-        self.look_at_apart(transfer)?;
+        self.look_at_apart(transfer, Motion::AtRest)?;
         let in_files = self.layout.as_in_files()?;
         transfer.look_at_files(&self.memory, &in_files, &todo)?;
         // The store is not waited for while the process stands still, unless memory does not

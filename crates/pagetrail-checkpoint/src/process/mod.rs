@@ -45,7 +45,7 @@ use pagetrail::{
 use pending::{Found, Pending};
 use precopy::{Next, Rule};
 use recheck::Rechecked;
-use state::memory::Apart;
+use state::memory::{Apart, Motion};
 use std::process::Command;
 use std::time::Duration;
 use together::{Alone, Together};
@@ -78,7 +78,8 @@ pub struct ProcessOptions {
     /// Take of shared memory only what the process itself has written through its own mappings,
     /// instead of reading all of it again while the process stands still. What other processes
     /// write there, or the process by `write(2)`, the images then do not have; they say so
-    /// ([`own_writes_only`](crate::Mapping::own_writes_only)).
+    /// ([`own_writes_only`](crate::Mapping::own_writes_only)). With `restartable`, a process is
+    /// refused that has memory of `memfd_create(2)`, or several mappings of the same memory.
     pub trust_shared: bool,
     /// How long the process may stand still: where copying the rest would take longer, it is copied
     /// as by [`Mode::Cow`], if the process allows that. It is a goal, not a promise. With
@@ -340,7 +341,7 @@ impl ProcessCheckpointer {
     /// left. `None` when the process has replaced its program.
     fn precopy(&mut self, transfer: &mut Transfer<'_>) -> Result<Option<PageSet>> {
         transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
-        self.look_at_apart(transfer)?;
+        self.look_at_apart(transfer, Motion::Runs)?;
         let in_files = self.layout.as_in_files()?;
         transfer.look_at_files(&self.memory, &in_files, self.pending.pages())?;
         let mut todo = self.to_precopy(&self.pending.pages().difference(&in_files));
@@ -366,14 +367,21 @@ impl ProcessCheckpointer {
     }
 
     /// Reads shared memory that no mapping shows, if the process is to be started anew.
-    fn look_at_apart(&mut self, transfer: &mut Transfer<'_>) -> Result<()> {
+    fn look_at_apart(&mut self, transfer: &mut Transfer<'_>, motion: Motion) -> Result<()> {
         if !self.options.restartable {
             return Ok(());
         }
         let regions = self.layout.regions();
-        let all = state::memory::of(self.pid(), regions);
+        let all = state::memory::of(self.pid(), regions, motion);
         let all = all.map_err(|reason| state::refusal(self.pid(), &reason))?;
         let apart = Apart::new(all);
+        if let Some(name) = apart.name().filter(|_| self.options.trust_shared) {
+            let reason = format!(
+                "its shared memory {name} may be written in several ways, so that it has to be read \
+                 again for each checkpoint"
+            );
+            return Err(state::refusal(self.pid(), &reason));
+        }
         let contents = apart.pages(regions, self.layout.addresses())?;
         transfer.look_at_apart(&apart, &contents)?;
         self.apart = apart;

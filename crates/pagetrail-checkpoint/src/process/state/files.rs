@@ -1,6 +1,6 @@
 //! The open descriptors of a process, as far as they can be opened anew.
 
-use super::memory::{Readable, is_memfd};
+use super::memory::{Motion, Readable, is_memfd};
 use super::{Refused, sockets};
 use crate::format::objects::{Objects, PipeContents};
 use crate::format::open_file::{FileKind, OpenFile};
@@ -32,12 +32,21 @@ pub fn is_terminal_name(path: &str) -> bool {
     path.starts_with("/dev/pts/") || path.starts_with("/dev/tty")
 }
 
+/// By this flag of its end for writing a pipe keeps packets apart.
+const DIRECT: u32 = libc::O_DIRECT as u32;
+
 /// How much a pipe holds where nobody has set its size, in bytes (`pipe(7)`).
 const PIPE_BYTES: usize = 1 << 16;
 
 /// All open descriptors, ascending, and what those of them hold that lead to objects of the kernel;
-/// of its shared `memory` the descriptors name the places.
-pub(super) fn of(pid: u32, memory: &[Readable]) -> Result<(Vec<OpenFile>, Objects), Refused> {
+/// of its shared `memory` the descriptors name the places. `obstacle`: what may be otherwise at another
+/// instant.
+pub(super) fn of(
+    pid: u32,
+    memory: &[Readable],
+    motion: Motion,
+    obstacle: &mut Option<Refused>,
+) -> Result<(Vec<OpenFile>, Objects), Refused> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"));
     let entries = entries.map_err(|error| format!("cannot read its descriptors: {error}"))?;
     let mut numbers: Vec<u32> = entries
@@ -47,7 +56,11 @@ pub(super) fn of(pid: u32, memory: &[Readable]) -> Result<(Vec<OpenFile>, Object
     let mut files: Vec<OpenFile> = Vec::with_capacity(numbers.len());
     let mut objects = Objects::default();
     for number in numbers {
-        let mut file = one(pid, number, memory, &mut objects)?;
+        let mut file = match one(pid, number, memory, &mut objects, obstacle) {
+            // It may have been closed, or opened, since it was listed.
+            Err(reason) if motion == Motion::Runs && has_changed(pid, number, &reason) => continue,
+            file => file?,
+        };
         file.same_as = files
             .iter()
             .find(|other| other.kind == file.kind && same_file(pid, other.number, number))
@@ -76,6 +89,17 @@ pub(super) fn of(pid: u32, memory: &[Readable]) -> Result<(Vec<OpenFile>, Object
                     file.number
                 )
             })?;
+            let in_packets = |end: &OpenFile| {
+                end.kind == file.kind && end.is_write_only() && end.flags & DIRECT != 0
+            };
+            if !pipe.unread.is_empty() && files.iter().any(in_packets) {
+                obstacle.get_or_insert_with(|| {
+                    format!(
+                        "descriptor {} is a pipe with packets that nobody has read",
+                        file.number
+                    )
+                });
+            }
             let is_ordinary = pipe.unread.is_empty() && pipe.capacity as usize == PIPE_BYTES;
             if !is_ordinary {
                 objects.pipes.push(pipe);
@@ -129,11 +153,22 @@ fn contents(pid: u32, number: u32, inode: u64) -> std::io::Result<PipeContents> 
     })
 }
 
+/// Whether a descriptor of a process that runs was refused because it was closed meanwhile, or leads
+/// to shared memory that has come meanwhile.
+fn has_changed(pid: u32, number: u32, reason: &str) -> bool {
+    let is_closed = fs::read_link(format!("/proc/{pid}/fd/{number}")).is_err();
+    is_closed || reason.contains(JUST_COME)
+}
+
+/// What is said of shared memory that was not there a moment ago.
+const JUST_COME: &str = "of shared memory that has just come";
+
 fn one(
     pid: u32,
     number: u32,
     memory: &[Readable],
     objects: &mut Objects,
+    obstacle: &mut Option<Refused>,
 ) -> Result<OpenFile, Refused> {
     let link = format!("/proc/{pid}/fd/{number}");
     let unreadable = |error| format!("cannot read its descriptor {number}: {error}");
@@ -154,7 +189,7 @@ fn one(
                 return refused("a socket");
             };
             if objects.sockets.iter().all(|socket| socket.inode != inode) {
-                match sockets::of(pid, number, inode)? {
+                match sockets::of(pid, number, inode, obstacle)? {
                     Some(socket) => objects.sockets.push(socket),
                     None => return refused("a socket"),
                 }
@@ -180,7 +215,7 @@ fn one(
                 Some(index) => FileKind::Memory {
                     index: index as u32,
                 },
-                None => return refused("of shared memory that has just come"),
+                None => return refused(JUST_COME),
             }
         }
         _ => {

@@ -11,7 +11,7 @@ use rustix::fs::{SealFlags, SeekFrom, fcntl_get_seals, fstatfs, major, minor, se
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 /// `TMPFS_MAGIC` of `statfs(2)`.
 const TMPFS: i64 = 0x0102_1994;
@@ -41,26 +41,48 @@ fn key_of(region: &Region) -> Key {
     (region.device, region.inode)
 }
 
-/// Whether a mapping alone brings its shared memory back: nothing else shows it, and it may be
-/// written.
-fn is_alone(region: &Region, regions: &[Region]) -> bool {
+/// Whether a mapping alone brings its shared memory back: it shows all of it, nothing else does, and
+/// it may be written.
+fn is_alone(pid: u32, region: &Region, regions: &[Region]) -> bool {
     let same = regions
         .iter()
         .filter(|other| key_of(other) == key_of(region));
-    is_shared_anonymous(&region.name) && region.permissions.write && same.count() == 1
+    let may = is_shared_anonymous(&region.name) && region.permissions.write && region.offset == 0;
+    // One that has shrunk shows the rest when it grows again. Who may not look believes it whole.
+    let is_longer = || {
+        let found = fs::metadata(map_file(pid, region));
+        found.is_ok_and(|memory| memory.len() > region.range.bytes())
+    };
+    may && same.count() == 1 && !is_longer()
+}
+
+fn map_file(pid: u32, region: &Region) -> String {
+    let (start, end) = (region.range.start(), region.range.end());
+    format!("/proc/{pid}/map_files/{start:x}-{end:x}")
+}
+
+/// Whether the process stands still, or opens, closes and maps while it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Motion {
+    /// Nothing changes.
+    AtRest,
+    /// What goes meanwhile is left out.
+    Runs,
 }
 
 /// All such memory of a process, ascending by inode.
-pub(crate) fn of(pid: u32, regions: &[Region]) -> std::result::Result<Vec<Readable>, Refused> {
+pub(crate) fn of(
+    pid: u32,
+    regions: &[Region],
+    motion: Motion,
+) -> std::result::Result<Vec<Readable>, Refused> {
     let mut paths: BTreeMap<Key, (String, String)> = BTreeMap::new();
     for region in regions {
         let is_memory = region.inode != 0
             && (is_memfd(&region.name) || is_shared_anonymous(&region.name))
-            && !is_alone(region, regions);
+            && !is_alone(pid, region, regions);
         if is_memory {
-            let (start, end) = (region.range.start(), region.range.end());
-            let path = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
-            paths.insert(key_of(region), (path, region.name.clone()));
+            paths.insert(key_of(region), (map_file(pid, region), region.name.clone()));
         }
     }
     let entries = fs::read_dir(format!("/proc/{pid}/fd"));
@@ -94,18 +116,48 @@ pub(crate) fn of(pid: u32, regions: &[Region]) -> std::result::Result<Vec<Readab
             name,
             ..SharedMemory::default()
         };
-        found.push(opened(&path, memory)?);
+        let name = memory.name.clone();
+        match opened(&path, memory)? {
+            Some(readable) => found.push(readable),
+            None if motion == Motion::Runs => {}
+            None => return Err(format!("its shared memory {name} is gone from {path}")),
+        }
     }
     Ok(found)
 }
 
-fn opened(path: &str, mut memory: SharedMemory) -> std::result::Result<Readable, Refused> {
+/// Memory by a path; `None` where that leads to nothing any more, or to other memory.
+fn opened(path: &str, mut memory: SharedMemory) -> std::result::Result<Option<Readable>, Refused> {
     let name = memory.name.clone();
     let unreadable = |error: std::io::Error| {
         format!("its shared memory {name} cannot be read through {path}: {error}")
     };
-    let file = File::open(path).map_err(unreadable)?;
+    let at_path = || {
+        // Not opened before it is known to be this memory: of a device, that may do something.
+        let metadata = fs::metadata(path)?;
+        let device = (major(metadata.dev()), minor(metadata.dev()));
+        Ok((device, metadata.ino()) == (memory.device, memory.inode))
+    };
+    match at_path() {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    }
+    // Another thing may have come to the path in between, a pipe, say, which is not waited for.
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
+    let file = match file {
+        Err(error) if is_gone(&error) => return Ok(None),
+        file => file.map_err(unreadable)?,
+    };
     let metadata = file.metadata().map_err(unreadable)?;
+    let device = (major(metadata.dev()), minor(metadata.dev()));
+    if (device, metadata.ino()) != (memory.device, memory.inode) {
+        return Ok(None);
+    }
     let system = fstatfs(&file).map_err(|errno| unreadable(errno.into()))?;
     // What hugetlbfs has needs a reservation of huge pages; and another file may have such a name.
     if system.f_type as i64 != TMPFS || metadata.nlink() != 0 {
@@ -122,7 +174,11 @@ fn opened(path: &str, mut memory: SharedMemory) -> std::result::Result<Readable,
     // Of anonymous memory there are none.
     let seals = fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
     memory.seals = seals.bits();
-    Ok(Readable { memory, file })
+    Ok(Some(Readable { memory, file }))
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// What of such memory no mapping of an image shows, as pages of the image.
@@ -132,6 +188,11 @@ pub(crate) struct Apart(Vec<Readable>);
 impl Apart {
     pub(crate) fn new(all: Vec<Readable>) -> Self {
         Self(all)
+    }
+
+    /// The name of one, if there is any.
+    pub(crate) fn name(&self) -> Option<&str> {
+        Some(&self.0.first()?.memory.name)
     }
 
     /// The pages that hold something and that none of the mappings in `shown`, whose contents the

@@ -11,6 +11,7 @@ mod threads;
 use crate::error::{Error, Result};
 use crate::format::mapped_file::MappedFile;
 use crate::format::state::{Credentials, MemoryParts, ProcessState};
+use memory::Motion;
 use pagetrail::Region;
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,18 +27,29 @@ const NAMESPACES: [&str; 7] = ["mnt", "pid", "user", "ipc", "uts", "net", "time"
 ///
 /// # Errors
 ///
-/// It could not: one line says why.
+/// It could not: one line says why. At another instant it could ([`Error::NotNow`]).
 pub fn check_restartable(pid: u32) -> Result<()> {
     let regions = pagetrail::Memory::of(pid)?.mappings()?;
-    of(pid, &regions).map(drop)
+    look(pid, &regions, Motion::Runs).map(drop)
 }
 
 /// What `/proc` says of a process; that which the kernel tells only itself is missing.
 pub(super) fn of(pid: u32, regions: &[Region]) -> Result<ProcessState> {
+    look(pid, regions, Motion::AtRest)
+}
+
+fn look(pid: u32, regions: &[Region], motion: Motion) -> Result<ProcessState> {
+    let mut obstacle = None;
     let found = refuse_others(pid)
         .and_then(|()| check_mappings(regions))
-        .and_then(|()| read(pid, regions));
-    found.map_err(|reason| refusal(pid, &reason))
+        .and_then(|()| read(pid, regions, motion, &mut obstacle));
+    let found = found.map_err(|reason| refusal(pid, &reason))?;
+    match obstacle {
+        None => Ok(found),
+        Some(reason) => Err(Error::NotNow(format!(
+            "process {pid} could not be started anew from a checkpoint of this instant: {reason}"
+        ))),
+    }
 }
 
 pub(super) fn refusal(pid: u32, reason: &str) -> Error {
@@ -150,7 +162,13 @@ pub fn is_shared_anonymous(name: &str) -> bool {
     name == "/dev/zero (deleted)" || name.starts_with("[anon_shmem:")
 }
 
-fn read(pid: u32, regions: &[Region]) -> Result<ProcessState, Refused> {
+/// `obstacle`: what may be otherwise at another instant.
+fn read(
+    pid: u32,
+    regions: &[Region],
+    motion: Motion,
+    obstacle: &mut Option<Refused>,
+) -> Result<ProcessState, Refused> {
     let stat = text(pid, "stat")?;
     let fields: Vec<&str> = stat
         .rsplit(')')
@@ -173,8 +191,8 @@ fn read(pid: u32, regions: &[Region]) -> Result<ProcessState, Refused> {
     let octal = |text: &str| u32::from_str_radix(text, 8).ok();
     let personality = text(pid, "personality").unwrap_or_default();
     let credentials = credentials(&status).ok_or("its credentials cannot be read")?;
-    let memory = memory::of(pid, regions)?;
-    let (files, mut objects) = files::of(pid, &memory)?;
+    let memory = memory::of(pid, regions, motion)?;
+    let (files, mut objects) = files::of(pid, &memory, motion, obstacle)?;
     objects.memory = memory.into_iter().map(|readable| readable.memory).collect();
     Ok(ProcessState {
         kernel: Default::default(),

@@ -4,11 +4,13 @@
 
 use super::Refused;
 use crate::format::objects::PairedSocket;
+use crate::sys::sockopt;
 use rustix::fd::OwnedFd;
+use rustix::io::Errno;
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, SocketFlags, SocketType,
-    recv, recvmsg, sendto, socket_with, sockopt,
+    recv, recvmsg, sendto, socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::io::IoSliceMut;
@@ -46,8 +48,14 @@ struct Said {
     shut_down: u8,
 }
 
-/// Finds out about a socket; `None` where it is no pair's, or cannot be restored.
-pub(super) fn of(pid: u32, number: u32, inode: u64) -> Result<Option<PairedSocket>, Refused> {
+/// Finds out about a socket; `None` where it is no pair's, or cannot be restored. Messages are none
+/// that could be sent again: they are an `obstacle` until they have been received.
+pub(super) fn of(
+    pid: u32,
+    number: u32,
+    inode: u64,
+    obstacle: &mut Option<Refused>,
+) -> Result<Option<PairedSocket>, Refused> {
     let Some(said) = ask(inode) else {
         return Ok(None);
     };
@@ -64,38 +72,68 @@ pub(super) fn of(pid: u32, number: u32, inode: u64) -> Result<Option<PairedSocke
         kind: said.kind.into(),
         unread: Vec::new(),
     };
-    if said.queued != 0 {
-        found.unread = unread(pid, number, said.queued).ok_or_else(|| {
-            format!("descriptor {number} is a socket with messages that nobody has received")
-        })?;
+    // Of messages the length of the first is said, which may be none.
+    if said.queued == 0 && said.kind == STREAM {
+        return Ok(Some(found));
+    }
+    let unreadable =
+        |error| format!("cannot look into the socket that is descriptor {number}: {error}");
+    let socket = taken(pid, number).map_err(unreadable)?;
+    // Looking would move the offset.
+    if sockopt::peek_offset(&socket).map_err(unreadable)? >= 0 {
+        return Err(format!(
+            "descriptor {number} is a socket at which it peeks from an offset (SO_PEEK_OFF)"
+        ));
+    }
+    let unread = match said.kind {
+        STREAM => unread(&socket, said.queued),
+        _ => (!has_messages(&socket, &said)).then(Vec::new),
+    };
+    match unread {
+        Some(unread) => found.unread = unread,
+        None => {
+            obstacle.get_or_insert_with(|| {
+                format!("descriptor {number} is a socket with messages that nobody has received")
+            });
+        }
     }
     Ok(Some(found))
 }
 
 /// This process's own descriptor of a socket of another.
-fn taken(pid: u32, number: u32) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-    pidfd_getfd(
-        &process,
-        i32::try_from(number).ok()?,
-        PidfdGetfdFlags::empty(),
-    )
-    .ok()
+fn taken(pid: u32, number: u32) -> std::io::Result<OwnedFd> {
+    let none = || std::io::Error::from(Errno::SRCH);
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let process = pidfd_open(pid.ok_or_else(none)?, PidfdFlags::empty())?;
+    let number = i32::try_from(number).map_err(|_| none())?;
+    Ok(pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?)
 }
 
-/// The bytes that wait in a stream; `None` where they are messages, or have descriptors with them.
-fn unread(pid: u32, number: u32, queued: u32) -> Option<Vec<u8>> {
-    let socket = taken(pid, number)?;
-    if sockopt::socket_type(&socket).ok()? != SocketType::STREAM {
-        return None;
+/// Whether there is a message, or an error that waits. After the last message of a peer that has
+/// closed its end there is the end, which reads like an empty message.
+fn has_messages(socket: &OwnedFd, said: &Said) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let found = recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut [0])],
+        &mut RecvAncillaryBuffer::default(),
+        flags,
+    );
+    match found {
+        Err(Errno::AGAIN) => false,
+        Ok(found) => found.bytes != 0 || said.queued != 0 || said.shut_down != ALL_SHUT_DOWN,
+        Err(_) => true,
     }
+}
+
+/// The bytes that wait in a stream; `None` where they have descriptors with them.
+fn unread(socket: &OwnedFd, queued: u32) -> Option<Vec<u8>> {
     // One more, which must stay: what is peeked at ends where a message with descriptors begins.
     let mut bytes = vec![0; queued as usize + 1];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let mut vectors = [IoSliceMut::new(&mut bytes)];
     let got = recvmsg(
-        &socket,
+        socket,
         &mut vectors,
         &mut RecvAncillaryBuffer::default(),
         flags,
@@ -173,33 +211,87 @@ fn parse(answer: &[u8], inode: u32) -> Option<Said> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::{send, socketpair};
     use std::io::Write;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::UnixStream;
 
+    /// What is found out about a socket of this process, and what may be otherwise at another
+    /// instant.
+    fn look(socket: &impl AsRawFd) -> (Result<Option<PairedSocket>, Refused>, Option<Refused>) {
+        let number = socket.as_raw_fd() as u32;
+        let mut obstacle = None;
+        let found = of(std::process::id(), number, inode(socket), &mut obstacle);
+        (found, obstacle)
+    }
+
+    fn inode(socket: &impl AsRawFd) -> u64 {
+        let link = format!("/proc/self/fd/{}", socket.as_raw_fd());
+        std::fs::metadata(link).unwrap().ino()
+    }
+
     #[test]
     fn a_pair_is_found_with_what_is_on_its_way() {
         let (mut one, other) = UnixStream::pair().unwrap();
-        let inode = |socket: &UnixStream| {
-            let link = format!("/proc/self/fd/{}", socket.as_raw_fd());
-            std::fs::metadata(link).unwrap().ino()
-        };
-        let (pid, number) = (std::process::id(), other.as_raw_fd() as u32);
-        let Some(found) = of(pid, number, inode(&other)).unwrap() else {
+        let Some(found) = look(&other).0.unwrap() else {
             return pagetrail_skips::not_here("the kernel has no sock_diag for AF_UNIX");
         };
         assert_eq!((found.peer, found.kind), (inode(&one), 1));
         assert_eq!(found.unread, b"");
         one.write_all(b"some bytes").unwrap();
-        let found = of(pid, number, inode(&other)).unwrap().unwrap();
-        assert_eq!(found.unread, b"some bytes");
+        let (found, obstacle) = look(&other);
+        assert_eq!(found.unwrap().unwrap().unread, b"some bytes");
+        assert_eq!(obstacle, None);
         one.shutdown(std::net::Shutdown::Write).unwrap();
-        assert_eq!(of(pid, number, inode(&other)), Ok(None));
+        assert_eq!(look(&other), (Ok(None), None));
         drop(other);
-        let number = one.as_raw_fd() as u32;
-        let found = of(pid, number, inode(&one)).unwrap();
-        assert_eq!(found.map(|found| found.peer), Some(0));
+        assert_eq!(look(&one).0.unwrap().map(|found| found.peer), Some(0));
+    }
+
+    #[test]
+    fn messages_are_an_obstacle_until_they_have_been_received() {
+        for kind in [SocketType::DGRAM, SocketType::SEQPACKET] {
+            let flags = SocketFlags::CLOEXEC;
+            let (one, other) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+            if look(&other).0.unwrap().is_none() {
+                return pagetrail_skips::not_here("the kernel has no sock_diag for AF_UNIX");
+            }
+            assert_eq!(look(&other).1, None);
+            // The kernel says the length of the first.
+            for message in [b"".as_slice(), b"payload"] {
+                send(&one, message, SendFlags::empty()).unwrap();
+                let obstacle = look(&other).1.unwrap();
+                assert!(obstacle.contains("messages"), "{obstacle}");
+            }
+            assert_eq!(look(&one).1, None);
+            for _ in 0..2 {
+                recv(&other, &mut [0u8; 8], RecvFlags::DONTWAIT).unwrap();
+            }
+            assert_eq!(look(&other).1, None);
+        }
+        let (one, other) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        drop(one);
+        assert_eq!(look(&other).1, None);
+    }
+
+    #[test]
+    fn a_socket_that_peeks_from_an_offset_is_refused_and_keeps_it() {
+        let (mut one, other) = UnixStream::pair().unwrap();
+        if look(&other).0.unwrap().is_none() {
+            return pagetrail_skips::not_here("the kernel has no sock_diag for AF_UNIX");
+        }
+        sockopt::set_peek_offset(&other, 0).unwrap();
+        one.write_all(b"0123456789").unwrap();
+        let refused = look(&other).0.unwrap_err();
+        assert!(refused.contains("SO_PEEK_OFF"), "{refused}");
+        assert_eq!(sockopt::peek_offset(&other).unwrap(), 0);
     }
 
     #[test]
