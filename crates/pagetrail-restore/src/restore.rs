@@ -46,6 +46,9 @@ pub fn restore_copies(
     options: &RestoreOptions,
     count: u32,
 ) -> Result<Vec<Restored>> {
+    if count == 0 {
+        return Err(Error::refused("no copy at all is asked for"));
+    }
     let options = RestoreOptions {
         pid: PidChoice::Any,
         ..*options
@@ -220,15 +223,16 @@ fn start(
         let threads = complete(remote, process, state, shared, options, &mut lost)?;
         ready.push((remote.pid, threads, lost));
     }
-    let incomplete = match userfaultfd {
-        Some((missing, process)) => Some(Incomplete::begin(missing, process, &plan)?),
-        None => None,
-    };
+    // While no page is waited for: it reads the code before some calls.
     for (pid, threads, _) in &ready {
         for (tracee, thread) in threads.iter().zip(&process.threads) {
             threads::set_registers(*pid, *tracee, thread)?;
         }
     }
+    let incomplete = match userfaultfd {
+        Some((missing, process)) => Some(Incomplete::begin(missing, process, &plan)?),
+        None => None,
+    };
     for (_, threads, _) in &ready {
         for tracee in threads.iter().rev() {
             let detached = tracee.detach();

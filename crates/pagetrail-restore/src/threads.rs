@@ -134,8 +134,9 @@ pub(crate) fn first_pages(
     let mut first = PageSet::new();
     let mut add = |start: u64, bytes: u64| {
         let page = pagetrail::page_size();
-        let end = start.saturating_add(bytes).next_multiple_of(page);
-        first.extend(PageRange::new(start & !(page - 1), end));
+        // An image may name an address that is none.
+        let end = start.saturating_add(bytes).checked_next_multiple_of(page);
+        first.extend(end.and_then(|end| PageRange::new(start & !(page - 1), end)));
     };
     for state in states {
         if let Some(rseq) = state.rseq {
@@ -146,13 +147,22 @@ pub(crate) fn first_pages(
             add(address, bytes);
         }
     }
-    for thread in threads.iter().take(THREADS_AT_ONCE) {
+    for (index, thread) in threads.iter().enumerate() {
         let sets = &thread.held.registers;
         let general = sets.iter().find(|set| set.note == GENERAL);
         let bytes = general.and_then(|set| set.bytes.as_slice().try_into().ok());
-        if let Some(registers) = bytes.map(ptrace::from_bytes) {
+        let Some(registers) = bytes.map(ptrace::from_bytes) else {
+            continue;
+        };
+        if index < THREADS_AT_ONCE {
             add(registers.rsp, 1);
             add(registers.rip, 1);
+        }
+        if registers.orig_rax as i64 == libc::SYS_restart_syscall
+            && let Some(code) = registers.rip.checked_sub(CALL_BYTES as u64)
+        {
+            // Which call that is is read from its code ([`set_registers`]).
+            add(code, CALL_BYTES as u64);
         }
     }
     Ok(first)
