@@ -1,7 +1,7 @@
 //! The descriptors: opened anew by the process itself, at their numbers.
 
 use crate::error::{Error, Result};
-use crate::objects::{self, Shared};
+use crate::objects::{self, Owner, Shared};
 use crate::options::{Missing, RestoreOptions, Stdio};
 use crate::remote::{Argument, Remote};
 use pagetrail_checkpoint::{
@@ -101,6 +101,7 @@ pub(crate) fn open_all(
     remote: &Remote,
     state: &ProcessState,
     shared: &Shared,
+    owner: &Owner,
     options: &RestoreOptions,
 ) -> Result<()> {
     let files = &state.files;
@@ -125,7 +126,7 @@ pub(crate) fn open_all(
             None => open(remote, file, &decide(file, files, options)?, shared)?,
         }
     }
-    open_pipes(remote, state)?;
+    open_pipes(remote, state, owner)?;
     objects::open_sockets(remote, state)?;
     for file in files.iter().filter(|file| file.same_as.is_none()) {
         if let FileKind::Epoll { targets } = &file.kind {
@@ -286,7 +287,7 @@ fn open(remote: &Remote, file: &OpenFile, opening: &Opening, shared: &Shared) ->
 }
 
 /// Makes the pipes of which the process has both ends, with the bytes that nobody has read.
-fn open_pipes(remote: &Remote, state: &ProcessState) -> Result<()> {
+fn open_pipes(remote: &Remote, state: &ProcessState, owner: &Owner) -> Result<()> {
     let files = &state.files;
     let inner: Vec<&OpenFile> = files
         .iter()
@@ -312,6 +313,7 @@ fn open_pipes(remote: &Remote, state: &ProcessState) -> Result<()> {
             let same = inner.iter().filter(|file| is_of(file, is_write));
             objects::place_end(remote, what, end, same.copied())?;
         }
+        owner.take_number(remote, first.number)?;
         let kept = state.objects.pipes.iter();
         let mut kept = kept.filter(|pipe| FileKind::Pipe { inode: pipe.inode } == first.kind);
         if let Some(pipe) = kept.next()

@@ -5,12 +5,15 @@ use crate::error::{Error, Result};
 use crate::remote::Remote;
 use pagetrail::{PageRange, PageSet};
 use pagetrail_checkpoint::{
-    FileKind, Image, Mapping, OpenFile, PairedSocket, ProcessState, SharedMemory,
+    Credentials, FileKind, Image, Mapping, OpenFile, PairedSocket, ProcessState, SharedMemory,
 };
 use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, SealFlags, fchmod, fcntl_add_seals, ftruncate};
+use rustix::fs::{Gid, Mode, SealFlags, Uid, fchmod, fchown, fcntl_add_seals, ftruncate};
 use rustix::io::{Errno, pwrite};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::net::sockopt;
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, getegid, geteuid, pidfd_getfd, pidfd_open,
+};
 
 /// `MFD_ALLOW_SEALING` and, since Linux 6.3, `MFD_EXEC` of `memfd_create(2)`.
 const ALLOW_SEALING: u64 = 2;
@@ -38,10 +41,14 @@ pub(crate) struct Shared(Vec<Made>);
 struct Made {
     /// The number in the new process.
     number: u32,
-    /// This process's descriptor of it.
-    own: OwnedFd,
+    mode: Mode,
+    /// The seals that wait.
     seals: SealFlags,
 }
+
+/// Access rights with which the new process can open its shared memory: they may have been taken
+/// away after it had been opened.
+const OPENABLE: u32 = 0o600;
 
 impl Shared {
     /// Makes all of it, with its contents.
@@ -57,9 +64,8 @@ impl Shared {
             ftruncate(&own, memory.bytes).map_err(Error::step(&what))?;
             fill(image, memory, &own)?;
             let mode = Mode::from_raw_mode(memory.mode);
-            if memory.mode != 0o777 {
-                fchmod(&own, mode).map_err(Error::step(&what))?;
-            }
+            // A seal may forbid to change who may execute it later.
+            fchmod(&own, mode | Mode::from_raw_mode(OPENABLE)).map_err(Error::step(&what))?;
             let seals = SealFlags::from_bits_retain(memory.seals);
             // One of memory that can be written later only by mappings of before comes after these.
             let waits =
@@ -68,7 +74,11 @@ impl Shared {
                 seal(&own, seals).map_err(Error::step(&what))?;
             }
             let seals = if waits { seals } else { SealFlags::empty() };
-            made.push(Made { number, own, seals });
+            made.push(Made {
+                number,
+                mode,
+                seals,
+            });
         }
         Ok(Self(made))
     }
@@ -79,14 +89,50 @@ impl Shared {
         Some(format!("/proc/self/fd/{}", made.number))
     }
 
-    /// Seals what is mapped by now, and closes the descriptors.
-    pub(crate) fn end(self, remote: &Remote) -> Result<()> {
+    /// Gives what is opened and mapped by now its owner, access rights and last seals, and closes
+    /// the descriptors.
+    pub(crate) fn end(self, remote: &Remote, owner: &Owner) -> Result<()> {
         let mut list = remote.list(remote.main);
+        let what = "finish shared memory";
         for made in self.0 {
-            seal(&made.own, made.seals).map_err(Error::step("seal shared memory"))?;
+            let own = taken(remote.pid, made.number).map_err(Error::step(what))?;
+            owner.take(&own);
+            fchmod(&own, made.mode).map_err(Error::step(what))?;
+            seal(&own, made.seals).map_err(Error::step("seal shared memory"))?;
             list.call("close a descriptor", libc::SYS_close, &[made.number.into()])?;
         }
         list.run()
+    }
+}
+
+/// Who owns shared memory and pipes: whom the process is for files, as far as it can be restored.
+pub(crate) struct Owner(Option<(Uid, Gid)>);
+
+impl Owner {
+    /// Of a process that has the credentials of this one so far.
+    pub(crate) fn of(then: &Credentials) -> Self {
+        let ([.., user], [.., group]) = (then.users, then.groups);
+        let is_ours = (user, group) == (geteuid().as_raw(), getegid().as_raw());
+        // `-1` would mean no change.
+        let is_one = user != u32::MAX && group != u32::MAX;
+        Self((is_one && !is_ours).then(|| (Uid::from_raw(user), Gid::from_raw(group))))
+    }
+
+    /// Makes an object its own. Who may not do that may not restore its credentials either, which
+    /// is said there.
+    pub(crate) fn take(&self, object: &OwnedFd) {
+        if let Some((user, group)) = self.0 {
+            let _ = fchown(object, Some(user), Some(group));
+        }
+    }
+
+    /// Makes what a number leads to in the new process its own.
+    pub(crate) fn take_number(&self, remote: &Remote, number: u32) -> Result<()> {
+        if self.0.is_some() {
+            let what = format!("give descriptor {number} to its user");
+            self.take(&taken(remote.pid, number).map_err(Error::step(what))?);
+        }
+        Ok(())
     }
 }
 
@@ -115,6 +161,16 @@ fn create(remote: &Remote, what: &str, memory: &SharedMemory) -> Result<u64> {
         other => other,
     }
 }
+
+/// How many descriptors the process must be allowed while it is being restored: those that it had,
+/// those of its shared memory, and a few of the moment ([`lift_ends`]).
+pub(crate) fn descriptors_needed(state: &ProcessState) -> u64 {
+    let highest = state.files.iter().map(|file| u64::from(file.number)).max();
+    highest.unwrap_or(0) + state.objects.memory.len() as u64 + OF_THE_MOMENT
+}
+
+/// More descriptors than are open besides at any time.
+const OF_THE_MOMENT: u64 = 16;
 
 /// Gives a descriptor of the new process a number.
 pub(crate) fn move_to(remote: &Remote, what: &str, from: u64, number: u32) -> Result<()> {
@@ -208,9 +264,9 @@ pub(crate) fn open_sockets(remote: &Remote, state: &ProcessState) -> Result<()> 
         let [end, other] = lift_ends(remote, what, &state.files)?;
         // Each receives what its peer has sent. One whose peer is closed gets no number, and is
         // closed.
-        write_unread(remote, other as u32, &socket.unread)?;
+        send_unread(remote, other as u32, &socket.unread)?;
         if let Some(peer) = peer {
-            write_unread(remote, end as u32, &peer.unread)?;
+            send_unread(remote, end as u32, &peer.unread)?;
         }
         place_end(remote, what, end, files_of(state, Some(socket)))?;
         place_end(remote, what, other, files_of(state, peer))?;
@@ -239,7 +295,8 @@ fn files_of<'a>(
 /// numbers that are wanted: one may have the other's.
 pub(crate) fn lift_ends(remote: &Remote, what: &str, wanted: &[OpenFile]) -> Result<[u64; 2]> {
     let ends: [[u8; 4]; 2] = remote.read_data()?;
-    let above = wanted.iter().map(|file| file.number + 1).max().unwrap_or(0);
+    let above = wanted.iter().map(|file| file.number.saturating_add(1));
+    let above = above.max().unwrap_or(0);
     let mut lifted = [0; 2];
     for (end, lifted) in ends.map(u32::from_ne_bytes).into_iter().zip(&mut lifted) {
         let arguments = [end.into(), libc::F_DUPFD.into(), above.into()];
@@ -265,6 +322,33 @@ pub(crate) fn place_end<'a>(
     list.call(what, libc::SYS_close, &[end.into()])?;
     list.run()
 }
+
+/// Sends bytes that nobody has received yet. The socket may have had a larger buffer, which it gets
+/// for that.
+fn send_unread(remote: &Remote, number: u32, unread: &[u8]) -> Result<()> {
+    if unread.is_empty() {
+        return Ok(());
+    }
+    let what = format!("write the unread bytes of descriptor {number}");
+    let own = taken(remote.pid, number).map_err(Error::step(&what))?;
+    let before = sockopt::socket_send_buffer_size(&own).map_err(Error::step(&what))?;
+    // What the kernel needs besides the bytes counts, too.
+    let wanted = unread.len().saturating_mul(4).min(SEND_BUFFER_MAX);
+    let is_larger = wanted > before;
+    if is_larger && sockopt::set_socket_send_buffer_size_force(&own, wanted).is_err() {
+        // As much as it may have without CAP_NET_ADMIN.
+        sockopt::set_socket_send_buffer_size(&own, wanted).map_err(Error::step(&what))?;
+    }
+    write_unread(remote, number, unread)?;
+    if is_larger {
+        // The kernel doubles what it is told.
+        sockopt::set_socket_send_buffer_size(&own, before / 2).map_err(Error::step(&what))?;
+    }
+    Ok(())
+}
+
+/// The most that a socket's buffer may be told to be (`sock_setsockopt` in `net/core/sock.c`).
+const SEND_BUFFER_MAX: usize = (i32::MAX / 2) as usize;
 
 /// Writes bytes that nobody has read yet, without waiting for anybody to read.
 pub(crate) fn write_unread(remote: &Remote, number: u32, unread: &[u8]) -> Result<()> {

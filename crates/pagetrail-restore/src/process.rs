@@ -184,14 +184,43 @@ pub(crate) fn end(remote: &Remote, state: &ProcessState) -> Result<()> {
     list.run()
 }
 
-/// Sets the limit on descriptors, or all others; gives those that cannot be set.
-pub(crate) fn set_limits(pid: u32, state: &ProcessState, descriptors: bool) -> Vec<String> {
+/// Lets the process have as many descriptors as it is `needed` to open all that it had; its own
+/// limit may be lower by now, and comes with the others.
+pub(crate) fn allow_descriptors(pid: u32, state: &ProcessState, needed: u64) {
+    let Some(pid) = Pid::from_raw(pid as i32) else {
+        return;
+    };
+    let now = rustix::process::getrlimit(Resource::Nofile);
+    let which = LIMITS.iter().position(|which| *which == Resource::Nofile);
+    let wanted = which.and_then(|index| state.limits.get(index));
+    let needed = needed.max(wanted.map_or(0, |(soft, _)| *soft));
+    let hard = now.maximum.unwrap_or(u64::MAX);
+    let raised = Rlimit {
+        current: Some(needed),
+        maximum: finite(hard.max(needed)),
+    };
+    if now.current.is_some_and(|current| current < needed)
+        && prlimit(Some(pid), Resource::Nofile, raised).is_err()
+    {
+        // As many as it may; where that does not suffice, what cannot be opened is named.
+        let most = Rlimit {
+            current: finite(hard),
+            maximum: now.maximum,
+        };
+        let _ = prlimit(Some(pid), Resource::Nofile, most);
+    }
+}
+
+fn finite(limit: u64) -> Option<u64> {
+    (limit != u64::MAX).then_some(limit)
+}
+
+/// Sets the limits; gives those that cannot be set.
+pub(crate) fn set_limits(pid: u32, state: &ProcessState) -> Vec<String> {
     let Some(pid) = Pid::from_raw(pid as i32) else {
         return Vec::new();
     };
-    let finite = |limit: u64| (limit != u64::MAX).then_some(limit);
     let wanted = LIMITS.into_iter().zip(&state.limits);
-    let wanted = wanted.filter(|(which, _)| (*which == Resource::Nofile) == descriptors);
     wanted
         .filter_map(|(which, &(soft, hard))| {
             let now = rustix::process::getrlimit(which);
@@ -199,10 +228,14 @@ pub(crate) fn set_limits(pid: u32, state: &ProcessState, descriptors: bool) -> V
                 current: finite(soft),
                 maximum: finite(hard),
             };
-            if now == new {
+            // Of descriptors it may have had more until now ([`allow_descriptors`]).
+            if now == new && which != Resource::Nofile {
                 return None;
             }
             let set = prlimit(Some(pid), which, new);
+            if set.is_err() && which == Resource::Nofile {
+                let _ = prlimit(Some(pid), which, now);
+            }
             set.err()
                 .map(|errno| format!("the limit {which:?} cannot be what it was: {errno}"))
         })

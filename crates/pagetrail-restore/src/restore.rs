@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::lacking::Lacking;
-use crate::objects::Shared;
+use crate::objects::{Owner, Shared, descriptors_needed};
 use crate::options::{PidChoice, RestoreOptions};
 use crate::pager::Pager;
 use crate::remote::Remote;
@@ -165,7 +165,6 @@ fn start(
     await_program(main, &process.executable)?;
     main.set_options()
         .map_err(Error::step("trace the new process"))?;
-    let mut lost = Vec::new();
 
     let regions = space::regions(pid)?;
     let kernels = Kernels::find(&regions, &manifest)?;
@@ -176,7 +175,7 @@ fn start(
     taken.union_with(&mapped.collect());
     taken.union_with(&kernels.places());
     let remote = Remote::begin(main, &taken)?;
-    lost.extend(process::set_limits(pid, state, true));
+    process::allow_descriptors(pid, state, descriptors_needed(state));
     process::begin(&remote, state, options.foreground)?;
     let places = space::clear(&remote, &kernels, &taken)?;
     let first = match lazily {
@@ -196,7 +195,9 @@ fn start(
     let of_all = shared.first().unwrap_or(&none);
     let mut written = plan.fill(&remote, image, of_all, options, part)?;
     space::settle(&remote, &places)?;
-    lost.extend(process::set_parts(&remote, process, state)?);
+    let lost: Vec<String> = process::set_parts(&remote, process, state)?
+        .into_iter()
+        .collect();
     // While it still may.
     let userfaultfd = match lazily {
         true => Some(take_userfaultfd(&remote)?),
@@ -261,14 +262,15 @@ fn complete(
     options: &RestoreOptions,
     lost: &mut Vec<String>,
 ) -> Result<Vec<Tracee>> {
-    files::open_all(remote, state, &shared, options)?;
-    shared.end(remote)?;
+    let owner = Owner::of(&state.credentials);
+    files::open_all(remote, state, &shared, &owner, options)?;
+    shared.end(remote, &owner)?;
     let all = threads::create(remote, &process.threads, options.pid)?;
     let each = all.iter().zip(&process.threads);
     for ((tracee, thread), kept) in each.zip(&state.kernel.threads) {
         threads::tell(remote, *tracee, thread, kept)?;
     }
-    lost.extend(process::set_limits(remote.pid, state, false));
+    lost.extend(process::set_limits(remote.pid, state));
     lost.extend(change_credentials(remote, &all, state)?);
     process::end(remote, state)?;
     remote.end()?;
