@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use pagetrail::{Choice, Target};
-use pagetrail_checkpoint::check_restartable;
+use pagetrail_checkpoint::{Error, check_restartable};
 
 use super::args::{ModeArg, Restorer, TakeArgs};
 use super::{plain, take, tree};
@@ -36,7 +36,11 @@ fn can_be_own(args: &TakeArgs) -> Result<()> {
         bail!("--criu-arg is for --restorable=criu");
     }
     Target::process(pid)?;
-    check_restartable(pid).map_err(plain)
+    match check_restartable(pid) {
+        // At another instant it could, and that is tried where it is taken.
+        Err(Error::NotNow(_)) => Ok(()),
+        outcome => outcome.map_err(plain),
+    }
 }
 
 /// Refuses what means nothing where CRIU takes the checkpoint.
