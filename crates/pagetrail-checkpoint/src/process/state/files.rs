@@ -5,7 +5,9 @@ use super::{Refused, sockets};
 use crate::format::objects::{Objects, PipeContents};
 use crate::format::open_file::{FileKind, OpenFile};
 use crate::sys::kcmp::same_file;
+use std::cell::Cell;
 use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -56,9 +58,13 @@ pub(super) fn of(
     let mut files: Vec<OpenFile> = Vec::with_capacity(numbers.len());
     let mut objects = Objects::default();
     for number in numbers {
-        let mut file = match one(pid, number, memory, &mut objects, obstacle) {
+        let target = || fs::read_link(format!("/proc/{pid}/fd/{number}")).ok();
+        let (before, has_changed) = (target(), Cell::new(false));
+        let mut file = match one(pid, number, memory, &mut objects, obstacle, &has_changed) {
             // It may have been closed, or opened, since it was listed.
-            Err(reason) if motion == Motion::Runs && has_changed(pid, number, &reason) => continue,
+            Err(_) if motion == Motion::Runs && (has_changed.get() || target() != before) => {
+                continue;
+            }
             file => file?,
         };
         file.same_as = files
@@ -153,25 +159,21 @@ fn contents(pid: u32, number: u32, inode: u64) -> std::io::Result<PipeContents> 
     })
 }
 
-/// Whether a descriptor of a process that runs was refused because it was closed meanwhile, or leads
-/// to shared memory that has come meanwhile.
-fn has_changed(pid: u32, number: u32, reason: &str) -> bool {
-    let is_closed = fs::read_link(format!("/proc/{pid}/fd/{number}")).is_err();
-    is_closed || reason.contains(JUST_COME)
-}
-
-/// What is said of shared memory that was not there a moment ago.
-const JUST_COME: &str = "of shared memory that has just come";
-
+/// One descriptor. `has_changed` where it is refused since it is closed by now, or leads to what was
+/// not there a moment ago.
 fn one(
     pid: u32,
     number: u32,
     memory: &[Readable],
     objects: &mut Objects,
     obstacle: &mut Option<Refused>,
+    has_changed: &Cell<bool>,
 ) -> Result<OpenFile, Refused> {
     let link = format!("/proc/{pid}/fd/{number}");
-    let unreadable = |error| format!("cannot read its descriptor {number}: {error}");
+    let unreadable = |error: io::Error| {
+        has_changed.set(has_changed.get() || error.kind() == io::ErrorKind::NotFound);
+        format!("cannot read its descriptor {number}: {error}")
+    };
     let target = fs::read_link(&link).map_err(unreadable)?;
     let target = target.to_string_lossy().into_owned();
     let info = info(pid, number).map_err(unreadable)?;
@@ -215,7 +217,10 @@ fn one(
                 Some(index) => FileKind::Memory {
                     index: index as u32,
                 },
-                None => return refused(JUST_COME),
+                None => {
+                    has_changed.set(true);
+                    return refused("of shared memory that has just come");
+                }
             }
         }
         _ => {

@@ -16,6 +16,7 @@ use pagetrail::Region;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 /// Why a process cannot be started anew, as the end of a sentence about it.
 pub(super) type Refused = String;
@@ -29,9 +30,20 @@ const NAMESPACES: [&str; 7] = ["mnt", "pid", "user", "ipc", "uts", "net", "time"
 ///
 /// It could not: one line says why. At another instant it could ([`Error::NotNow`]).
 pub fn check_restartable(pid: u32) -> Result<()> {
-    let regions = pagetrail::Memory::of(pid)?.mappings()?;
-    look(pid, &regions, Motion::Runs).map(drop)
+    let memory = pagetrail::Memory::of(pid)?;
+    // It runs meanwhile, so that what belongs together may not be seen together.
+    for _ in 1..LOOKS {
+        match look(pid, &memory.mappings()?, Motion::Runs) {
+            Err(Error::Refused(_)) => std::thread::sleep(BETWEEN_LOOKS),
+            outcome => return outcome.map(drop),
+        }
+    }
+    look(pid, &memory.mappings()?, Motion::Runs).map(drop)
 }
+
+/// How often a process that runs is looked at before it is refused, and the time in between.
+const LOOKS: u32 = 5;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// What `/proc` says of a process; that which the kernel tells only itself is missing.
 pub(super) fn of(pid: u32, regions: &[Region]) -> Result<ProcessState> {
