@@ -86,6 +86,19 @@ static void user(void) {
     NEED(fchmod(file, 0400) == 0);
 }
 
+// Memory that was opened for writing before that was forbidden.
+static void rights(void) {
+    int file = memfd_create("written", MFD_ALLOW_SEALING);
+    NEED(file >= 0 && ftruncate(file, PAGE) == 0);
+    char *memory = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    NEED(memory != MAP_FAILED && fchmod(file, 0444) == 0);
+    await();
+    struct stat status;
+    NEED(fstat(file, &status) == 0 && pwrite(file, "text", 4, 9) == 4);
+    if ((status.st_mode & 07777) != 0444 || memcmp(memory + 9, "text", 4)) FAIL("access rights");
+    memory[0] = 1;
+}
+
 // Shared memory of which a mapping shows the first page only, until it grows again.
 static void shrunk(void) {
     char *memory = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -168,6 +181,7 @@ int main(int argc, char **argv) {
     if (!strcmp(kind, "buffer")) buffer();
     else if (!strcmp(kind, "table")) table();
     else if (!strcmp(kind, "user")) user();
+    else if (!strcmp(kind, "rights")) rights();
     else if (!strcmp(kind, "shrunk")) shrunk();
     else if (!strcmp(kind, "sleeps")) sleeps();
     else if (!strcmp(kind, "many")) many();

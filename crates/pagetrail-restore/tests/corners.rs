@@ -15,7 +15,9 @@ use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{
     Error, ProcessCheckpointer, ProcessOptions, Store, WriterOptions, check_restartable,
 };
-use pagetrail_restore::{Restored, check_lazily, restore, restore_copies, restore_lazily};
+use pagetrail_restore::{
+    PidChoice, RestoreOptions, Restored, check_lazily, restore, restore_copies, restore_lazily,
+};
 use program::{Program, checkpoint, may_choose_pids, options};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
@@ -25,10 +27,11 @@ use std::time::Duration;
 
 /// `tests/victims/corners.c` with objects of a kind, when they are made.
 fn started(kind: &str) -> Option<Program> {
+    may_choose_pids().then(|| started_by_anybody(kind))?
+}
+
+fn started_by_anybody(kind: &str) -> Option<Program> {
     let program = support::victim_program("corners")?;
-    if !may_choose_pids() {
-        return None;
-    }
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(program);
     command.arg(directory.path()).arg(kind);
@@ -69,6 +72,23 @@ fn a_full_table_of_descriptors_comes_back() {
 #[test]
 fn memory_and_pipes_belong_to_the_user_of_the_process() {
     comes_back("user");
+}
+
+/// Only who is not root needs the rights to open it, so that this can fail only then.
+#[test]
+fn memory_that_was_opened_before_writing_was_forbidden_comes_back() {
+    let Some(mut running) = started_by_anybody("rights") else {
+        return;
+    };
+    let mut image = checkpoint(running.pid());
+    running.kill();
+    let wanted = RestoreOptions {
+        pid: PidChoice::Any,
+        ..options()
+    };
+    let restored = restore(&mut image, &wanted).unwrap();
+    running.pid = Pid::from_raw(restored.pid as i32).unwrap();
+    ends_well(&running);
 }
 
 #[test]
