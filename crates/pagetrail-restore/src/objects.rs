@@ -341,13 +341,13 @@ fn send_unread(remote: &Remote, number: u32, unread: &[u8]) -> Result<()> {
     }
     write_unread(remote, number, unread)?;
     if is_larger {
-        // The kernel doubles what it is told.
+        // The kernel doubles what it is asked for.
         sockopt::set_socket_send_buffer_size(&own, before / 2).map_err(Error::step(&what))?;
     }
     Ok(())
 }
 
-/// The most that a socket's buffer may be told to be (`sock_setsockopt` in `net/core/sock.c`).
+/// The most that may be asked for as a socket's buffer (`sock_setsockopt` in `net/core/sock.c`).
 const SEND_BUFFER_MAX: usize = (i32::MAX / 2) as usize;
 
 /// Writes bytes that nobody has read yet, without waiting for anybody to read.
