@@ -113,8 +113,8 @@ pub struct ProcessCheckpointer {
     identity: Identity,
     layout: Layout,
     pending: Pending,
-    /// What a checkpoint has of memory that is read again at each instant, and that checkpoint's id;
-    /// `None` after one that failed.
+    /// What a checkpoint has of memory that is read again at each instant, and the id of that
+    /// checkpoint; `None` after one that failed.
     rechecked: Option<(Hash, Rechecked)>,
     /// The process has another program than the last checkpoint.
     replaced: bool,

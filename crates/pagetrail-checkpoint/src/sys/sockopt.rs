@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// From which offset `MSG_PEEK` reads (`SO_PEEK_OFF` of `socket(7)`); negative where it always reads
-/// from the beginning.
+/// From which offset `MSG_PEEK` reads (`SO_PEEK_OFF` of `socket(7)`); negative where it always
+/// reads from the beginning.
 pub(crate) fn peek_offset(socket: impl AsFd) -> io::Result<i32> {
     let mut offset: libc::c_int = -1;
     let mut length = size_of_val(&offset) as libc::socklen_t;

@@ -41,8 +41,8 @@ const DIRECT: u32 = libc::O_DIRECT as u32;
 const PIPE_BYTES: usize = 1 << 16;
 
 /// All open descriptors, ascending, and what those of them hold that lead to objects of the kernel;
-/// of its shared `memory` the descriptors name the places. `obstacle`: what may be otherwise at another
-/// instant.
+/// of its shared `memory` the descriptors name the places. `obstacle`: what may be otherwise at
+/// another instant.
 pub(super) fn of(
     pid: u32,
     memory: &[Readable],
@@ -159,8 +159,8 @@ fn contents(pid: u32, number: u32, inode: u64) -> std::io::Result<PipeContents> 
     })
 }
 
-/// One descriptor. `has_changed` where it is refused since it is closed by now, or leads to what was
-/// not there a moment ago.
+/// One descriptor. `has_changed` where it is refused since it is closed by now, or leads to what
+/// was not there a moment ago.
 fn one(
     pid: u32,
     number: u32,

@@ -41,8 +41,8 @@ fn key_of(region: &Region) -> Key {
     (region.device, region.inode)
 }
 
-/// Whether a mapping alone brings its shared memory back: it shows all of it, nothing else does, and
-/// it may be written.
+/// Whether a mapping alone brings its shared memory back: it shows all of it, nothing else does,
+/// and it may be written.
 fn is_alone(pid: u32, region: &Region, regions: &[Region]) -> bool {
     let same = regions
         .iter()
