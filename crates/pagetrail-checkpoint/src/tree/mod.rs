@@ -67,6 +67,12 @@ enum Joining {
     New(ListedProcess),
 }
 
+/// What is left of a process that has ended, by the number of its store.
+struct Ended {
+    number: u64,
+    writer: Writer,
+}
+
 /// What came of the checkpoint of a process.
 struct Outcome {
     pid: u32,
@@ -160,7 +166,8 @@ impl TreeCheckpointer {
     fn attempt(&mut self) -> Result<Option<(TreeInstant, Vec<Manifest>)>> {
         let outcomes = Mutex::new(Vec::new());
         let parts = std::mem::take(&mut self.parts);
-        let trouble = self.meet(parts, &outcomes);
+        let mut ended = Vec::new();
+        let trouble = self.meet(parts, &outcomes, &mut ended);
         let outcomes = outcomes.into_inner();
         let mut outcomes = outcomes.unwrap_or_else(PoisonError::into_inner);
         outcomes.sort_by_key(|outcome| outcome.part.as_ref().map(|part| part.number));
@@ -185,16 +192,16 @@ impl TreeCheckpointer {
                     manifests.push(manifest);
                     self.parts.push(part);
                 }
-                (Err(_), part) if has_ended => {
-                    part.into_iter()
-                        .for_each(|part| self.beginning.forget_unsaved(part));
-                }
+                (Err(_), part) if has_ended => ended.extend(part.map(Part::end)),
                 (Err(error), part) => {
                     failures.push(error);
                     self.parts.extend(part);
                 }
                 (Ok(_), None) => {}
             }
+        }
+        for ended in ended {
+            self.beginning.forget_unsaved(ended);
         }
         // That another could not be saved says less than why.
         let is_consequence = |error: &Error| matches!(error, Error::NotNow(_));
@@ -216,8 +223,14 @@ impl TreeCheckpointer {
         Ok(Some((instant, manifests)))
     }
 
-    /// Takes the checkpoints, all at one instant. Returns what kept it from being one.
-    fn meet(&self, parts: Vec<Part>, outcomes: &Mutex<Vec<Outcome>>) -> Option<Error> {
+    /// Takes the checkpoints, all at one instant. Returns what kept it from being one. Adds to
+    /// `ended` what has ended by the instant.
+    fn meet(
+        &self,
+        parts: Vec<Part>,
+        outcomes: &Mutex<Vec<Outcome>>,
+        ended: &mut Vec<Ended>,
+    ) -> Option<Error> {
         let (meeting, beginning) = (&Meeting::new(), &self.beginning);
         thread::scope(|scope| {
             let start = |process: Joining| {
@@ -283,15 +296,27 @@ impl TreeCheckpointer {
                     let has_failed = turn(outcomes).iter().any(|outcome| !has_ended(outcome));
                     return (!has_failed).then(|| Error::NotNow(reason.into()));
                 }
-                let outcomes = turn(outcomes);
+                let mut outcomes = turn(outcomes);
                 if outcomes.iter().any(|outcome| !has_ended(outcome)) {
                     meeting.end();
                     return None;
                 }
-                // Their PIDs may be others' by now; one that executes a program only seemed to end.
-                known.retain(|pid| !outcomes.iter().any(|outcome| outcome.pid == *pid));
+                // Their PIDs may be others' by now; one that executes a program only seemed to end,
+                // and is begun with anew, once: what it was is no longer among the outcomes.
+                for outcome in outcomes.drain(..) {
+                    known.retain(|pid| *pid != outcome.pid);
+                    ended.extend(outcome.part.map(Part::end));
+                }
             }
         })
+    }
+}
+
+impl Part {
+    /// Leaves the process alone, which has ended or executes a program.
+    fn end(self) -> Ended {
+        let Self { number, writer, .. } = self;
+        Ended { number, writer }
     }
 }
 
@@ -333,12 +358,12 @@ impl Beginning {
     }
 
     /// Removes the store of a process that has ended before its first checkpoint.
-    fn forget_unsaved(&self, part: Part) {
-        let numbers = part.writer.store().numbers();
+    fn forget_unsaved(&self, ended: Ended) {
+        let numbers = ended.writer.store().numbers();
         if numbers.is_ok_and(|numbers| numbers.is_empty()) {
-            drop(part.writer);
+            drop(ended.writer);
             // What is left takes little room, and is removed by pruning.
-            let _ = self.store.remove(part.number);
+            let _ = self.store.remove(ended.number);
         }
     }
 }
