@@ -267,6 +267,30 @@ fn a_tree_that_forks_meanwhile_is_saved_and_goes_on() {
     assert!(left.count() <= newest.processes.len() + 3);
 }
 
+/// A process that executes a program seems to have ended for a moment: it is begun with anew, once.
+#[test]
+fn a_tree_that_executes_programs_meanwhile_is_saved() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("again");
+    std::fs::write(&script, "/bin/true\nexec sh $0\n").unwrap();
+    let again = format!("sh {} &", script.display());
+    let shell = Shell::start(&format!("{again} {again} {again} wait"));
+    let store = TreeStore::create(&directory.path().join("store"), true).unwrap();
+    let mut checkpointer = attach(tree(shell.0.id()), &store, Mode::Stop);
+    let mut taken = 0;
+    for _ in 0..times(40, 400) {
+        match checkpointer.checkpoint() {
+            Ok(_) => taken += 1,
+            Err(Error::NotNow(reason) | Error::Refused(reason)) => println!("not now: {reason}"),
+            Err(Error::Process(pagetrail::Error::NotStopping { .. })) => println!("not stopping"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(taken > 0);
+    checkpointer.prune(1).unwrap();
+    assert_eq!(store.verify().unwrap(), Vec::<String>::new());
+}
+
 #[test]
 fn processes_of_one_address_space_are_refused_in_one_line() {
     let Some(program) = support::victim_program("family") else {

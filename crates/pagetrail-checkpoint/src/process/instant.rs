@@ -8,9 +8,10 @@ use super::precopy::Mode;
 use super::state::memory::Motion;
 use super::together::Together;
 use super::transfer::{Overflow, Transfer};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::manifest::Process;
 use crate::sys::urgent::Urgent;
+use pagetrail::Error::{Gone, NoSuchProcess};
 use pagetrail::{Frozen, Held, PageSet};
 use std::time::Duration;
 
@@ -71,6 +72,12 @@ impl ProcessCheckpointer {
         let mut hold = self.source.hold()?;
         let mut found = match self.absorb(Some(&*hold)) {
             Ok(found) if !self.replaced => found,
+            Err(Error::Process(Gone { .. } | NoSuchProcess { .. })) => {
+                // It has ended, or executed another program before it was held: that is found out,
+                // and followed, only when it is not held.
+                drop(hold);
+                return self.absorb(None).map(|_| None);
+            }
             outcome => return outcome.map(|_| None),
         };
         others.held()?;

@@ -99,7 +99,7 @@ impl Watch {
     /// [`Error::Gone`] when the target has ended. After any error `collect` can be called again,
     /// and what was collected before the error is in the next round.
     pub fn collect(&mut self) -> Result<Round<'_>> {
-        let info = self.collect_pending()?;
+        let info = self.collect_pending(false)?;
         self.unarmed.clear();
         Ok(self.round(info))
     }
@@ -146,7 +146,7 @@ impl Watch {
                 reason: "it arms what it reports in one step".into(),
             });
         }
-        let info = self.collect_pending();
+        let info = self.collect_pending(false);
         self.space.set_rearming(true);
         let info = info?;
         let reported = &self.rounds.of(info.access_kind).written;
@@ -182,8 +182,9 @@ impl Watch {
         self.space.suspend()
     }
 
-    /// Collects what was written into `pending`.
-    fn collect_pending(&mut self) -> Result<CollectInfo> {
+    /// Collects what was written into `pending`. An `execve` is not followed while the target
+    /// `is_held`: what holds it is its tracer, and no other can attach.
+    fn collect_pending(&mut self, is_held: bool) -> Result<CollectInfo> {
         let before = Instant::now();
         let cpu_before = self.budget.as_ref().map(|_| cpu_clock::of_this_thread());
         self.rounds.forget_info();
@@ -191,10 +192,13 @@ impl Watch {
         let mut carried = !self.rounds.of(access_kind).written.is_empty();
         let outcome = self.space.collect(self.rounds.of(access_kind));
         let collected = match outcome {
-            Err(error) if !self.own && error.means_gone() => {
+            Err(error) if !self.own && !is_held && error.means_gone() => {
                 let followed = self.follow_execs()?;
                 (access_kind, carried) = (followed.0, false);
                 followed.1
+            }
+            Err(error) if is_held && error.means_gone() => {
+                return Err(Error::Gone { pid: self.pid });
             }
             outcome => outcome?,
         };
@@ -261,8 +265,9 @@ impl Watch {
     ///
     /// # Errors
     ///
-    /// The errors of [`Self::collect`], and [`Error::Attach`] when `hold` holds another process, or
-    /// no longer holds it.
+    /// The errors of [`Self::collect`]; [`Error::Attach`] when `hold` holds another process, or no
+    /// longer holds it; [`Error::Gone`] also when the target has executed another program, which
+    /// [`Self::collect`] follows once the target is let go.
     pub fn collect_held(&mut self, hold: &Hold) -> Result<Round<'_>> {
         self.collect_held_by(hold)
     }
@@ -271,7 +276,7 @@ impl Watch {
     fn collect_held_by(&mut self, held: &dyn Held) -> Result<Round<'_>> {
         self.check_held(held)?;
         self.space.set_held(true);
-        let info = self.collect_pending();
+        let info = self.collect_pending(true);
         self.space.set_held(false);
         let info = info?;
         // What was collected is pending.
