@@ -30,6 +30,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the child of a `vfork(2)` is left until it is looked at again.
 const VFORK_PAUSE: Duration = Duration::from_millis(1);
+/// How often a process that shares memory with one that is held is looked at again. The parent of a
+/// `vfork(2)` cannot be held, so it is no such child; one that ends may be listed for a moment.
+const SHARING_LOOKS: u32 = 20;
 /// How often an instant is begun anew because a process ended while it stood still.
 const ATTEMPTS_MAX: u32 = 5;
 
@@ -255,13 +258,19 @@ impl TreeCheckpointer {
                 }
             }
             let mut is_prepared = false;
+            let mut sharing_looks = 0;
             let mut deadline = Instant::now() + HOLD_TIMEOUT;
             loop {
                 let listed = self.target.processes(&known);
                 let sharing = listed
                     .iter()
                     .find(|found| found.shares_memory_with.is_some());
-                if let (Some(sharing), true) = (sharing, Instant::now() >= deadline) {
+                // Once they are prepared, all that are known are held when others are listed.
+                if is_prepared && listed.iter().all(|found| shares_with(found, &known)) {
+                    sharing_looks += u32::from(sharing.is_some());
+                }
+                let is_to_last = Instant::now() >= deadline || sharing_looks > SHARING_LOOKS;
+                if let (Some(sharing), true) = (sharing, is_to_last) {
                     meeting.end();
                     return Some(shares(sharing));
                 }
@@ -289,6 +298,8 @@ impl TreeCheckpointer {
                 } else if is_complete {
                     meeting.copy();
                     return None;
+                } else if !can_begin {
+                    thread::sleep(VFORK_PAUSE);
                 }
                 if !meeting.wait_for_held(deadline) {
                     meeting.end();
@@ -370,6 +381,11 @@ impl Beginning {
 
 fn turn(outcomes: &Mutex<Vec<Outcome>>) -> MutexGuard<'_, Vec<Outcome>> {
     outcomes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn shares_with(found: &ListedProcess, known: &[u32]) -> bool {
+    let with = found.shares_memory_with;
+    with.is_some_and(|with| known.contains(&with))
 }
 
 fn shares(found: &ListedProcess) -> Error {
