@@ -67,6 +67,7 @@ impl Meeting {
         Guest {
             meeting: self,
             reached: Cell::new(Phase::Preparing),
+            saw_end: Cell::new(false),
         }
     }
 
@@ -129,6 +130,7 @@ impl Meeting {
 pub(super) struct Guest<'meeting> {
     meeting: &'meeting Meeting,
     reached: Cell<Phase>,
+    saw_end: Cell<bool>,
 }
 
 impl Guest<'_> {
@@ -143,9 +145,17 @@ impl Guest<'_> {
         drop(state);
         let state = self.meeting.wait_while(|state| state.phase < phase);
         match state.phase {
-            Phase::Ended => Err(ended()),
+            Phase::Ended => {
+                self.saw_end.set(true);
+                Err(ended())
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Whether it was told that another has failed.
+    pub(super) fn saw_end(&self) -> bool {
+        self.saw_end.get()
     }
 }
 

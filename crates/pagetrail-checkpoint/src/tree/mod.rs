@@ -81,6 +81,8 @@ struct Outcome {
     pid: u32,
     part: Option<Part>,
     taken: Result<Manifest>,
+    /// It was not taken because another was not.
+    is_consequence: bool,
 }
 
 impl TreeCheckpointer {
@@ -197,7 +199,7 @@ impl TreeCheckpointer {
                 }
                 (Err(_), part) if has_ended => ended.extend(part.map(Part::end)),
                 (Err(error), part) => {
-                    failures.push(error);
+                    failures.push((outcome.is_consequence, error));
                     self.parts.extend(part);
                 }
                 (Ok(_), None) => {}
@@ -207,15 +209,12 @@ impl TreeCheckpointer {
             self.beginning.forget_unsaved(ended);
         }
         // That another could not be saved says less than why.
-        let is_consequence = |error: &Error| matches!(error, Error::NotNow(_));
-        failures.sort_by_key(is_consequence);
-        let failure = failures.into_iter().next();
-        match (trouble, failure) {
-            (Some(trouble), Some(failure)) if is_consequence(&failure) => return Err(trouble),
-            (_, Some(failure)) if !is_consequence(&failure) => return Err(failure),
-            (Some(trouble), _) => return Err(trouble),
+        failures.sort_by_key(|(is_consequence, _)| *is_consequence);
+        match (failures.into_iter().next(), trouble) {
+            (Some((false, failure)), _) => return Err(failure),
+            (_, Some(trouble)) => return Err(trouble),
             // The cause has ended.
-            (None, Some(_)) => return Ok(None),
+            (Some((true, _)), None) => return Ok(None),
             (None, None) => {}
         }
         if instant.processes.is_empty() {
@@ -343,12 +342,14 @@ impl Beginning {
                 pid,
                 part: None,
                 taken: Err(error),
+                is_consequence: false,
             },
             Ok(mut part) => {
                 let taken = part.process.checkpoint_with(&mut part.writer, guest);
                 Outcome {
                     pid,
                     part: Some(part),
+                    is_consequence: taken.is_err() && guest.saw_end(),
                     taken,
                 }
             }
