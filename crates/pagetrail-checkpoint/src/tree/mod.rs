@@ -20,6 +20,7 @@ use crate::process::{Mode, ProcessCheckpointer, ProcessOptions};
 use crate::store::writer::{Writer, WriterOptions};
 use meeting::{Guest, Meeting};
 use pagetrail::{ListedProcess, Target};
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -35,6 +36,9 @@ const VFORK_PAUSE: Duration = Duration::from_millis(1);
 const SHARING_LOOKS: u32 = 20;
 /// How often an instant is begun anew because a process ended while it stood still.
 const ATTEMPTS_MAX: u32 = 5;
+/// How many numbers of instants are tried one after the other before the store is asked for the
+/// newest.
+const NUMBERS_TRIED: u32 = 3;
 
 /// Takes checkpoints of all processes of a tree, each set of them of one instant. Dropped, it
 /// leaves the processes alone.
@@ -220,9 +224,25 @@ impl TreeCheckpointer {
         if instant.processes.is_empty() {
             return Err(Error::Refused("no process of the tree is left".into()));
         }
-        self.beginning.store.publish(&instant)?;
-        self.next_instant += 1;
+        self.publish(&mut instant)?;
         Ok(Some((instant, manifests)))
+    }
+
+    /// Publishes an instant under the next number that none has: one whose publication failed in
+    /// its last step may be there.
+    fn publish(&mut self, instant: &mut TreeInstant) -> Result<()> {
+        for _ in 0..NUMBERS_TRIED {
+            instant.number = self.next_instant;
+            self.next_instant = self.next_instant.saturating_add(1);
+            match self.beginning.store.publish(instant) {
+                Err(Error::Io { cause, .. }) if cause.kind() == ErrorKind::AlreadyExists => {}
+                outcome => return outcome,
+            }
+        }
+        let newest = self.beginning.store.newest()?;
+        self.next_instant = newest.saturating_add(1);
+        instant.number = self.next_instant;
+        self.beginning.store.publish(instant)
     }
 
     /// Takes the checkpoints, all at one instant. Returns what kept it from being one. Adds to
