@@ -54,7 +54,7 @@ mod tree;
 mod types;
 mod watch;
 
-pub use attach::hold::{HeldThread, Hold, RegisterSet};
+pub use attach::hold::{HeldThread, Hold, LetGo, RegisterSet};
 pub use attach::launch::Ended;
 pub use capabilities::{Capabilities, DISABLE_VARIABLE};
 pub use contents::{Mapped, mapped_pages, owned_pages, pages_with_content};

@@ -5,7 +5,7 @@
 //! all of them. A source keeps what it found in a [`RoundBuffer`](crate::RoundBuffer), so that its
 //! rounds are transactions; `tests/sources.rs` has the contract as a test.
 
-use crate::attach::hold::{HeldThread, Hold};
+use crate::attach::hold::{HeldThread, Hold, LetGo};
 use crate::attach::launch::Ended;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
@@ -60,6 +60,11 @@ pub trait Held: fmt::Debug {
         Ok(None)
     }
 
+    /// What lets the target go from another thread: see [`Hold::let_go`]. `None` where nothing can.
+    fn let_go(&self) -> Option<LetGo> {
+        None
+    }
+
     /// Lets the target go; returns for how long it stood still.
     fn release(self: Box<Self>) -> Duration;
 }
@@ -79,6 +84,10 @@ impl Held for Hold {
 
     fn kernel_state(&mut self) -> Result<Option<KernelState>> {
         Self::kernel_state(self).map(Some)
+    }
+
+    fn let_go(&self) -> Option<LetGo> {
+        Some(Self::let_go(self))
     }
 
     fn release(self: Box<Self>) -> Duration {

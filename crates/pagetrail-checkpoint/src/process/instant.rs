@@ -80,7 +80,7 @@ impl ProcessCheckpointer {
             }
             outcome => return outcome.map(|_| None),
         };
-        others.held()?;
+        others.held(hold.let_go())?;
         if !others.is_alone() {
             // Others ran on while this one was held, and may have written to its memory
             // (process_vm_writev(2), /proc/PID/mem, ptrace(2)) before they were held themselves.

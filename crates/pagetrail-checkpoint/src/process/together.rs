@@ -2,6 +2,7 @@
 //! that all are of one instant.
 
 use crate::error::Result;
+use pagetrail::LetGo;
 
 /// What a checkpoint of a process waits for. An error ends it: the process goes on, and the store
 /// is as it was.
@@ -14,8 +15,9 @@ pub(crate) trait Together {
     /// The process could be held now. Returns, true if others took their time, when all could.
     fn ready(&self) -> Result<bool>;
 
-    /// The process is held. Returns when all are.
-    fn held(&self) -> Result<()>;
+    /// The process is held, and may be let go by `let_go`, which ends the checkpoint. Returns when
+    /// all are.
+    fn held(&self, let_go: Option<LetGo>) -> Result<()>;
 
     /// All of the process has been copied. Returns when all of the others has, too.
     fn copied(&self) -> Result<()>;
@@ -33,7 +35,7 @@ impl Together for Alone {
         Ok(false)
     }
 
-    fn held(&self) -> Result<()> {
+    fn held(&self, _let_go: Option<LetGo>) -> Result<()> {
         Ok(())
     }
 

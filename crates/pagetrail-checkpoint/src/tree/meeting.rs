@@ -7,6 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::process::together::Together;
+use pagetrail::LetGo;
 use std::cell::Cell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -26,9 +27,10 @@ enum Phase {
     Ended,
 }
 
-#[derive(Debug)]
 struct State {
     phase: Phase,
+    /// What lets those go that are held.
+    holds: Vec<Box<dyn Fn() + Send>>,
     /// How many take part.
     guests: usize,
     ready: usize,
@@ -37,7 +39,6 @@ struct State {
 }
 
 /// Where the checkpoints of several processes wait for each other.
-#[derive(Debug)]
 pub(super) struct Meeting {
     state: Mutex<State>,
     changed: Condvar,
@@ -48,6 +49,7 @@ impl Meeting {
         Self {
             state: Mutex::new(State {
                 phase: Phase::Preparing,
+                holds: Vec::new(),
                 guests: 0,
                 ready: 0,
                 held: 0,
@@ -94,15 +96,29 @@ impl Meeting {
         state.phase < Phase::Ended
     }
 
-    /// Has all copied, and lets all go.
-    pub(super) fn copy(&self) {
-        self.state().phase = Phase::Copying;
+    /// Has all copied, and lets all go. False if they are not copied by `deadline`: one may need
+    /// another that stands still, as where that serves its memory. Then the meeting has ended, and
+    /// all go on at once, also those whose threads still wait.
+    pub(super) fn copy(&self, deadline: Instant) -> bool {
+        let mut state = self.state();
+        state.phase = Phase::Copying;
         self.changed.notify_all();
-        let mut state = self.wait_while(|state| state.copied < state.guests);
+        while state.phase < Phase::Ended && state.copied < state.guests {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.phase = Phase::Ended;
+                state.holds.iter().for_each(|let_go| let_go());
+                self.changed.notify_all();
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
         if state.phase == Phase::Copying {
             state.phase = Phase::Released;
         }
         self.changed.notify_all();
+        true
     }
 
     /// Ends the meeting: no checkpoint is published.
@@ -126,7 +142,6 @@ impl Meeting {
 
 /// The checkpoint of one process at a [`Meeting`]. Dropped, it takes no part any longer; if it had
 /// been held by then and not been let go, no checkpoint is published.
-#[derive(Debug)]
 pub(super) struct Guest<'meeting> {
     meeting: &'meeting Meeting,
     reached: Cell<Phase>,
@@ -153,6 +168,14 @@ impl Guest<'_> {
         }
     }
 
+    /// Notes that its process is held, and what lets it go; waits until all are held.
+    fn held_by(&self, let_go: Option<Box<dyn Fn() + Send>>) -> Result<()> {
+        self.reach(Phase::Copying, |state| {
+            state.held += 1;
+            state.holds.extend(let_go);
+        })
+    }
+
     /// Whether it was told that another has failed.
     pub(super) fn saw_end(&self) -> bool {
         self.saw_end.get()
@@ -172,8 +195,10 @@ impl Together for Guest<'_> {
         Ok(came_first && !is_alone)
     }
 
-    fn held(&self) -> Result<()> {
-        self.reach(Phase::Copying, |state| state.held += 1)
+    fn held(&self, let_go: Option<LetGo>) -> Result<()> {
+        self.held_by(
+            let_go.map(|let_go| -> Box<dyn Fn() + Send> { Box::new(move || let_go.now()) }),
+        )
     }
 
     fn copied(&self) -> Result<()> {
@@ -206,6 +231,7 @@ impl Drop for Guest<'_> {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
 
@@ -222,7 +248,7 @@ mod tests {
         let take_part = |guest: Guest<'_>| {
             guest.ready().unwrap();
             held.fetch_add(1, Ordering::SeqCst);
-            guest.held().unwrap();
+            guest.held(None).unwrap();
             assert_eq!(held.load(Ordering::SeqCst), 4);
             copied.fetch_add(1, Ordering::SeqCst);
             guest.copied().unwrap();
@@ -238,7 +264,7 @@ mod tests {
             let late = meeting.guest();
             scope.spawn(|| take_part(late));
             assert!(meeting.wait_for_held(soon()));
-            meeting.copy();
+            assert!(meeting.copy(soon()));
         });
     }
 
@@ -249,7 +275,7 @@ mod tests {
             let (stays, leaves) = (meeting.guest(), meeting.guest());
             scope.spawn(move || {
                 stays.ready().unwrap();
-                stays.held().unwrap();
+                stays.held(None).unwrap();
                 stays.copied().unwrap();
             });
             scope.spawn(move || {
@@ -259,7 +285,7 @@ mod tests {
             meeting.wait_for_ready();
             assert!(meeting.wait_for_held(soon()));
             assert_eq!(meeting.guests(), 1);
-            meeting.copy();
+            assert!(meeting.copy(soon()));
         });
     }
 
@@ -270,18 +296,46 @@ mod tests {
             let (stays, fails) = (meeting.guest(), meeting.guest());
             let stays = scope.spawn(move || {
                 stays.ready().unwrap();
-                // The other one may have failed by now.
-                stays.held().and_then(|()| stays.copied())
+                // It may learn of the end here already.
+                stays.held(None).and_then(|()| stays.copied())
             });
             scope.spawn(move || {
                 fails.ready().unwrap();
-                fails.held().unwrap();
+                fails.held(None).unwrap();
                 drop(fails);
             });
             meeting.wait_for_ready();
             assert!(meeting.wait_for_held(soon()));
-            meeting.copy();
+            assert!(meeting.copy(soon()));
             assert!(stays.join().unwrap().is_err());
+        });
+    }
+
+    /// One whose memory another serves cannot be read while that stands still: all are let go.
+    #[test]
+    fn one_that_needs_another_is_not_waited_for_longer_than_that() {
+        let meeting = Meeting::new();
+        let (let_go, waits) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let (serves, needs) = (meeting.guest(), meeting.guest());
+            let serves = scope.spawn(move || {
+                serves.ready().unwrap();
+                let let_go = move || let_go.send(()).unwrap();
+                serves.held_by(Some(Box::new(let_go))).unwrap();
+                (serves.copied(), serves.saw_end())
+            });
+            let needs = scope.spawn(move || {
+                needs.ready().unwrap();
+                needs.held(None).unwrap();
+                waits.recv().unwrap();
+                needs.copied()
+            });
+            meeting.wait_for_ready();
+            assert!(meeting.wait_for_held(soon()));
+            assert!(!meeting.copy(Instant::now() + Duration::from_millis(10)));
+            let (copied, saw_end) = serves.join().unwrap();
+            assert!(copied.is_err() && saw_end);
+            assert!(needs.join().unwrap().is_err());
         });
     }
 }

@@ -19,7 +19,8 @@ use crate::format::manifest::Manifest;
 use crate::process::{Mode, ProcessCheckpointer, ProcessOptions};
 use crate::store::writer::{Writer, WriterOptions};
 use meeting::{Guest, Meeting};
-use pagetrail::{ListedProcess, Target};
+use pagetrail::{ListedProcess, Target, page_size};
+use std::fs;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,6 +30,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// How long processes may stand still until all are held. Those that share memory with another for
 /// longer than that are refused.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long processes may stand still while they are copied, and how much longer for each MiB that
+/// they have: slow storage may be waited for ([`Mode::Stop`]).
+const COPY_TIMEOUT: Duration = Duration::from_secs(30);
+const COPY_TIMEOUT_PER_MIB: Duration = Duration::from_millis(50);
 /// How long the child of a `vfork(2)` is left until it is looked at again.
 const VFORK_PAUSE: Duration = Duration::from_millis(1);
 /// How often a process that shares memory with one that is held is looked at again. The parent of a
@@ -315,8 +320,12 @@ impl TreeCheckpointer {
                     is_prepared = true;
                     deadline = Instant::now() + HOLD_TIMEOUT;
                 } else if is_complete {
-                    meeting.copy();
-                    return None;
+                    if meeting.copy(Instant::now() + copy_timeout(&known)) {
+                        return None;
+                    }
+                    let reason = "memory of a process could not be read while all stood still; another \
+                        may serve it";
+                    return Some(Error::NotNow(reason.into()));
                 } else if !can_begin {
                     thread::sleep(VFORK_PAUSE);
                 }
@@ -402,6 +411,17 @@ impl Beginning {
 
 fn turn(outcomes: &Mutex<Vec<Outcome>>) -> MutexGuard<'_, Vec<Outcome>> {
     outcomes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long it may take to copy some processes.
+fn copy_timeout(pids: &[u32]) -> Duration {
+    let resident_pages = |pid: &u32| {
+        let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+        statm.split(' ').nth(1)?.parse::<u64>().ok()
+    };
+    let pages: u64 = pids.iter().filter_map(resident_pages).sum();
+    let mib = (pages * page_size()) >> 20;
+    COPY_TIMEOUT + COPY_TIMEOUT_PER_MIB * u32::try_from(mib).unwrap_or(u32::MAX)
 }
 
 fn shares_with(found: &ListedProcess, known: &[u32]) -> bool {

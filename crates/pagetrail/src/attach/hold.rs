@@ -56,9 +56,20 @@ pub struct Hold {
     pid: u32,
     threads: Vec<HeldThread>,
     since: Instant,
-    client: Client,
+    client: Arc<Client>,
     board: Arc<Mutex<Board>>,
     keeper: Option<JoinHandle<()>>,
+}
+
+/// Lets a process go that another thread holds: see [`Hold::let_go`].
+#[derive(Clone, Debug)]
+pub struct LetGo(Arc<Client>);
+
+impl LetGo {
+    /// Lets the process go, if it is still held. [`Hold::check`] fails from then on.
+    pub fn now(&self) {
+        self.0.tell(Order::LetGo as u8);
+    }
 }
 
 impl Hold {
@@ -99,7 +110,7 @@ impl Hold {
             pid,
             threads: Vec::new(),
             since: Instant::now(),
-            client,
+            client: Arc::new(client),
             board,
             keeper: Some(keeper),
         };
@@ -131,16 +142,24 @@ impl Hold {
     /// # Errors
     ///
     /// What holds it, a process of its own, was killed, so that it goes on, or has let it go because
-    /// this process was stopped (`SIGSTOP`).
+    /// this process was stopped (`SIGSTOP`), or by [`LetGo::now`].
     pub fn check(&self) -> Result<()> {
         let ended = self.keeper.as_ref().is_none_or(JoinHandle::is_finished);
         match ended || self.client.is_over() {
             false => Ok(()),
             true => Err(Error::Attach {
                 pid: self.pid,
-                reason: "it goes on: what held it was killed, or this process stopped".into(),
+                reason: "it goes on: what held it was killed or told to let go, or this process \
+                         stopped"
+                    .into(),
             }),
         }
+    }
+
+    /// What lets the process go before [`Self::release`], from another thread, when the holder waits
+    /// for something that never comes while the process stands still.
+    pub fn let_go(&self) -> LetGo {
+        LetGo(Arc::clone(&self.client))
     }
 
     /// Chooses what becomes of the process if this one ends before it lets go: by default it goes
