@@ -41,6 +41,10 @@ const VFORK_PAUSE: Duration = Duration::from_millis(1);
 const SHARING_LOOKS: u32 = 20;
 /// How often an instant is begun anew because a process ended while it stood still.
 const ATTEMPTS_MAX: u32 = 5;
+/// How many attempts are given up for a process that comes late with much memory.
+const LATE_ATTEMPTS: u32 = 2;
+/// More of its own it may not have, in bytes.
+const LATE_BYTES_MAX: u64 = 16 << 20;
 /// How many numbers of instants are tried one after the other before the store is asked for the
 /// newest.
 const NUMBERS_TRIED: u32 = 3;
@@ -154,8 +158,8 @@ impl TreeCheckpointer {
     /// another; processes come faster than they can be held ([`Error::NotNow`]); the store fails.
     /// No instant is published then, all processes go on, and the next has everything.
     pub fn checkpoint(&mut self) -> Result<(TreeInstant, Vec<Manifest>)> {
-        for _ in 0..ATTEMPTS_MAX {
-            if let Some(taken) = self.attempt()? {
+        for number in 0..ATTEMPTS_MAX {
+            if let Some(taken) = self.attempt(number < LATE_ATTEMPTS)? {
                 return Ok(taken);
             }
         }
@@ -176,12 +180,13 @@ impl TreeCheckpointer {
         self.beginning.store.prune(keep, &mut writers)
     }
 
-    /// `None` when a process has ended while it stood still.
-    fn attempt(&mut self) -> Result<Option<(TreeInstant, Vec<Manifest>)>> {
+    /// `None` when a process has ended while it stood still; with `avoids_late`, also when one has
+    /// come meanwhile that would be copied for long.
+    fn attempt(&mut self, avoids_late: bool) -> Result<Option<(TreeInstant, Vec<Manifest>)>> {
         let outcomes = Mutex::new(Vec::new());
         let parts = std::mem::take(&mut self.parts);
         let mut ended = Vec::new();
-        let trouble = self.meet(parts, &outcomes, &mut ended);
+        let trouble = self.meet(parts, &outcomes, &mut ended, avoids_late);
         let outcomes = outcomes.into_inner();
         let mut outcomes = outcomes.unwrap_or_else(PoisonError::into_inner);
         outcomes.sort_by_key(|outcome| outcome.part.as_ref().map(|part| part.number));
@@ -257,6 +262,7 @@ impl TreeCheckpointer {
         parts: Vec<Part>,
         outcomes: &Mutex<Vec<Outcome>>,
         ended: &mut Vec<Ended>,
+        avoids_late: bool,
     ) -> Option<Error> {
         let (meeting, beginning) = (&Meeting::new(), &self.beginning);
         thread::scope(|scope| {
@@ -297,6 +303,13 @@ impl TreeCheckpointer {
                 if let (Some(sharing), true) = (sharing, is_to_last) {
                     meeting.end();
                     return Some(shares(sharing));
+                }
+                // All of it would be copied while the others stand still; at the next attempt it is
+                // among those that run meanwhile.
+                let is_large = |found: &ListedProcess| own_bytes(found.pid) > LATE_BYTES_MAX;
+                if is_prepared && avoids_late && listed.iter().any(is_large) {
+                    meeting.end();
+                    return None;
                 }
                 let is_complete = listed.is_empty();
                 let can_begin = listed
@@ -415,13 +428,26 @@ fn turn(outcomes: &Mutex<Vec<Outcome>>) -> MutexGuard<'_, Vec<Outcome>> {
 
 /// How long it may take to copy some processes.
 fn copy_timeout(pids: &[u32]) -> Duration {
-    let resident_pages = |pid: &u32| {
-        let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
-        statm.split(' ').nth(1)?.parse::<u64>().ok()
-    };
-    let pages: u64 = pids.iter().filter_map(resident_pages).sum();
-    let mib = (pages * page_size()) >> 20;
-    COPY_TIMEOUT + COPY_TIMEOUT_PER_MIB * u32::try_from(mib).unwrap_or(u32::MAX)
+    let bytes: u64 = pids
+        .iter()
+        .filter_map(|pid| resident(*pid))
+        .map(|(all, _)| all)
+        .sum();
+    COPY_TIMEOUT + COPY_TIMEOUT_PER_MIB * u32::try_from(bytes >> 20).unwrap_or(u32::MAX)
+}
+
+/// How much a process has that is no file's and not shared by mapping, in bytes.
+fn own_bytes(pid: u32) -> u64 {
+    resident(pid).map_or(0, |(all, shared)| all.saturating_sub(shared))
+}
+
+/// How much memory of a process is resident, and how much of it is of files or shared, in bytes
+/// (`/proc/PID/statm`).
+fn resident(pid: u32) -> Option<(u64, u64)> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let mut pages = statm.split(' ').skip(1).map(|field| field.parse::<u64>());
+    let (all, shared) = (pages.next()?.ok()?, pages.next()?.ok()?);
+    Some((all * page_size(), shared * page_size()))
 }
 
 fn shares_with(found: &ListedProcess, known: &[u32]) -> bool {
