@@ -318,6 +318,9 @@ impl Guest {
     /// Takes the pages of these kinds in a range, ascending, and forgets them: the next write makes
     /// a page dirty again. What has no room in `ranges` stays.
     ///
+    /// The program has one set: pages that are taken here come to nobody else, also not to a
+    /// `WriteSet` of the same memory. Of one with such sets, take only other memory.
+    ///
     /// # Errors
     ///
     /// The range is not of whole pages, or empty.
@@ -338,7 +341,7 @@ impl Guest {
         })
     }
 
-    /// Forgets the pages of these kinds in a range.
+    /// Forgets the pages of these kinds in a range, for everybody: see [`Self::take`].
     ///
     /// # Errors
     ///
