@@ -176,7 +176,7 @@ impl Guest<'_> {
         })
     }
 
-    /// Whether it was told that another has failed.
+    /// Whether it has seen that another failed.
     pub(super) fn saw_end(&self) -> bool {
         self.saw_end.get()
     }

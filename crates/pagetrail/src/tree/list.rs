@@ -25,8 +25,8 @@ impl Target {
     /// all between it and the tree's beginning have ended.
     ///
     /// A process, processes ([`Self::tree`]) and a control group have some; this process is never
-    /// among them, nor is one that shares its memory, as those do that hold processes for it. One whose ancestors have all ended before they were known is found by a control
-    /// group alone.
+    /// among them, nor is one that shares its memory, as those do that hold processes for it. One
+    /// whose ancestors have all ended before they were known is found by a control group alone.
     pub fn processes(&self, known: &[u32]) -> Vec<ListedProcess> {
         let (scope, roots) = match &self.0 {
             Kind::Process { pid, pidfd } => (Scope::Descendants, living(*pid, pidfd.as_ref())),
@@ -107,7 +107,7 @@ mod tests {
         held.kill().unwrap();
         held.wait().unwrap();
         if agents.is_empty() {
-            pagetrail_skips::not_here("what holds a process cannot be told by kcmp(2)");
+            pagetrail_skips::not_here("kcmp(2) does not show what holds a process");
         }
     }
 }
