@@ -138,19 +138,21 @@ impl Daemon {
 
     /// Runs the loop of every process once.
     ///
+    /// `alive` is called before each process: a turn of many takes as long as all of them together.
+    ///
     /// # Errors
     ///
     /// This machine cannot do what was asked for at all.
-    pub fn turn(&mut self) -> Result<()> {
+    pub fn turn(&mut self, alive: &mut dyn FnMut()) -> Result<()> {
         let now = Instant::now();
         if self.searched.is_none_or(|then| now - then >= SEARCH_EVERY) {
             self.searched = Some(now);
-            self.search(now)?;
+            self.search(now, alive)?;
             self.look_at_the_kernel();
         }
         self.heed_pressure();
         for kept in &mut self.kept {
-            kept.turn(&self.config, now, &mut self.messages);
+            kept.turn(&self.config, now, &mut self.messages, alive);
         }
         self.share();
         if self
@@ -169,7 +171,7 @@ impl Daemon {
     }
 
     /// Begins to keep processes that are new, and starts the guests that are to be started.
-    fn search(&mut self, now: Instant) -> Result<()> {
+    fn search(&mut self, now: Instant, alive: &mut dyn FnMut()) -> Result<()> {
         let first = self.shares.is_empty();
         let mut limits = Vec::new();
         for kept in &mut self.kept {
@@ -181,7 +183,7 @@ impl Daemon {
                 Ok(()) => {}
             }
             let how = (&self.config, self.dry_run);
-            limits.extend(kept.search(how, now, first, &mut self.messages));
+            limits.extend(kept.search(how, now, first, &mut self.messages, alive));
         }
         // Nobody can be kept here, now or later.
         let nobody = self.kept.iter().all(|kept| kept.processes.is_empty());

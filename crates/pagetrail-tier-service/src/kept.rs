@@ -66,6 +66,7 @@ impl Kept {
         now: Instant,
         may_fail: bool,
         messages: &mut Vec<String>,
+        alive: &mut dyn FnMut(),
     ) -> Vec<Error> {
         let mut limits = Vec::new();
         for pid in find::processes(&self.target) {
@@ -77,6 +78,7 @@ impl Kept {
             if known || over || refused.is_some_and(|(_, then)| now - *then < REFUSED_AGAIN) {
                 continue;
             }
+            alive();
             match Process::start(pid, &self.target, config, dry_run) {
                 Ok(process) => {
                     self.refused.remove(&pid);
@@ -105,9 +107,16 @@ impl Kept {
     }
 
     /// Gives every process its turn; those that have ended are let go.
-    pub(crate) fn turn(&mut self, config: &Config, now: Instant, messages: &mut Vec<String>) {
+    pub(crate) fn turn(
+        &mut self,
+        config: &Config,
+        now: Instant,
+        messages: &mut Vec<String>,
+        alive: &mut dyn FnMut(),
+    ) {
         let mut gone = Vec::new();
         for (index, process) in self.processes.iter_mut().enumerate() {
+            alive();
             if let Err(error) = process.turn(config, now) {
                 if !error.means_end() {
                     let line = format!("process {}: {error}", process.pid);

@@ -14,7 +14,13 @@ pub struct Notifier {
     /// A message is due so often, or the manager takes the process for hung.
     every: Option<Duration>,
     sent: Option<Instant>,
+    /// When the manager was last asked to wait for the start.
+    extended: Option<Instant>,
 }
+
+/// How much longer the manager is to wait for the start, from now on, and how often it is asked to.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const START_EVERY: Duration = Duration::from_secs(10);
 
 impl Notifier {
     /// The manager that the environment names: `NOTIFY_SOCKET`, `WATCHDOG_USEC`, `WATCHDOG_PID`.
@@ -44,6 +50,7 @@ impl Notifier {
                 .map(|us| Duration::from_micros(us / 2)),
             manager,
             sent: None,
+            extended: None,
         }
     }
 
@@ -67,6 +74,18 @@ impl Notifier {
     /// One line about what it does.
     pub fn status(&self, line: &str) {
         self.send(&format!("STATUS={}", line.replace('\n', " ")));
+    }
+
+    /// The daemon is still starting: the manager is to wait longer for [`Self::ready`] than it
+    /// would. That is said again in time.
+    pub fn starting(&mut self, now: Instant) {
+        if self.extended.is_none_or(|then| now - then >= START_EVERY) {
+            self.extended = Some(now);
+            self.send(&format!(
+                "EXTEND_TIMEOUT_USEC={}",
+                START_TIMEOUT.as_micros()
+            ));
+        }
     }
 
     /// The daemon is alive; sent twice in the time after which the manager takes action.
@@ -105,6 +124,9 @@ mod tests {
             manager.set_nonblocking(true).unwrap();
             let mut notifier = Notifier::new(Some(address), Some(2_000_000));
             let start = Instant::now();
+            for s in [0, 5, 10] {
+                notifier.starting(start + Duration::from_secs(s));
+            }
             notifier.ready();
             notifier.status("2 targets\nand more");
             for ms in [0, 500, 1000, 1500, 2500] {
@@ -112,6 +134,8 @@ mod tests {
             }
             notifier.stopping();
             let expected = [
+                "EXTEND_TIMEOUT_USEC=60000000",
+                "EXTEND_TIMEOUT_USEC=60000000",
                 "READY=1",
                 "STATUS=2 targets and more",
                 "WATCHDOG=1",

@@ -89,7 +89,10 @@ fn keep(args: &RunArgs) -> Result<ExitCode> {
     let mut schedule = Schedule::new(start, daemon.window(), args.duration);
     let mut is_ready = false;
     'windows: loop {
-        let turned = daemon.turn();
+        let turned = daemon.turn(&mut || match is_ready {
+            true => notifier.alive(Instant::now()),
+            false => notifier.starting(Instant::now()),
+        });
         say(&mut daemon);
         turned?;
         if !std::mem::replace(&mut is_ready, true) {
