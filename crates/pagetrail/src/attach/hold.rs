@@ -141,23 +141,23 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// What holds it, a process of its own, was killed, so that it goes on, or has let it go because
-    /// this process was stopped (`SIGSTOP`), or by [`LetGo::now`].
+    /// What holds it, a process of its own, was killed, so that it goes on, or has let it go
+    /// because this process was stopped (`SIGSTOP`), or by [`LetGo::now`].
     pub fn check(&self) -> Result<()> {
         let ended = self.keeper.as_ref().is_none_or(JoinHandle::is_finished);
         match ended || self.client.is_over() {
             false => Ok(()),
             true => Err(Error::Attach {
                 pid: self.pid,
-                reason: "it goes on: what held it was killed or told to let go, or this process \
+                reason: "it goes on: what held it was killed or let go, or this process \
                          stopped"
                     .into(),
             }),
         }
     }
 
-    /// What lets the process go before [`Self::release`], from another thread, when the holder waits
-    /// for something that never comes while the process stands still.
+    /// What lets the process go before [`Self::release`], from another thread, when the holder
+    /// waits for something that never comes while the process stands still.
     pub fn let_go(&self) -> LetGo {
         LetGo(Arc::clone(&self.client))
     }
@@ -315,4 +315,32 @@ fn held(pid: u32, found: &Found) -> Vec<HeldThread> {
         }
     });
     threads.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proc::status::Status;
+    use std::process::Command;
+
+    /// The holder may wait for what comes only when the process goes on.
+    #[test]
+    fn another_thread_lets_a_process_go() {
+        let mut held = Command::new("sleep").arg("600").spawn().unwrap();
+        let hold = Hold::process(held.id()).unwrap();
+        hold.check().unwrap();
+        let let_go = hold.let_go();
+        let now = let_go.clone();
+        std::thread::spawn(move || now.now()).join().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while hold.check().is_ok() || Status::of(held.id()).unwrap().tracer != 0 {
+            assert!(Instant::now() < deadline, "it is not let go");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        hold.release();
+        // It is let go already.
+        let_go.now();
+        held.kill().unwrap();
+        held.wait().unwrap();
+    }
 }
