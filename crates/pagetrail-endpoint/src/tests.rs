@@ -38,7 +38,8 @@ fn a_socket_serves_what_was_set_and_goes_with_its_endpoint() {
     assert!(get(&address, "/metrics").is_err());
 }
 
-/// One that has another address, and then the first again, as where a daemon reads a new configuration.
+/// One that has another address, and then the first again, as where a daemon reads a new
+/// configuration.
 #[test]
 fn nobody_listens_where_an_endpoint_was() {
     let any = "127.0.0.1:0".parse().unwrap();

@@ -1,7 +1,7 @@
 //! [`WriteSet`]: the dirty pages of memory of the own program, by the machine in a guest, and
 //! natively by the library `pagetrail`.
 //!
-//! The machine keeps one set for the program. So what one [`WriteSet`] takes of it is owed to all
+//! The machine keeps one set for the program. So what one [`WriteSet`] takes of it is pending for all
 //! others that have the page, too.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ struct Set {
     number: u64,
     ranges: PageSet,
     /// Taken of the machine, and not yet by this set's owner.
-    owed: PageSet,
+    pending: PageSet,
 }
 
 impl Sets {
@@ -45,7 +45,7 @@ impl Sets {
         self.sets.push(Set {
             number,
             ranges,
-            owed: PageSet::new(),
+            pending: PageSet::new(),
         });
         number
     }
@@ -67,12 +67,12 @@ impl Sets {
             }
         }
         for set in &mut self.sets {
-            set.owed.union_with(&taken.intersection(&set.ranges));
+            set.pending.union_with(&taken.intersection(&set.ranges));
         }
         outcome?;
         let own = self.sets.iter_mut().find(|set| set.number == number);
         Ok(own
-            .map(|set| std::mem::take(&mut set.owed))
+            .map(|set| std::mem::take(&mut set.pending))
             .unwrap_or_default())
     }
 }

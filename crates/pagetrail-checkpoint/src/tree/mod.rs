@@ -41,7 +41,7 @@ const VFORK_PAUSE: Duration = Duration::from_millis(1);
 const SHARING_LOOKS: u32 = 20;
 /// How often an instant is begun anew because a process ended while it stood still.
 const ATTEMPTS_MAX: u32 = 5;
-/// How many attempts are given up for a process that comes late with much memory.
+/// How many attempts are abandoned for a process that comes late with much memory.
 const LATE_ATTEMPTS: u32 = 2;
 /// More of its own it may not have, in bytes.
 const LATE_BYTES_MAX: u64 = 16 << 20;

@@ -157,8 +157,8 @@ impl Link {
         }
     }
 
-    /// Says that from now on the target goes on, to a tracker that may be stopped and would learn of
-    /// it too late otherwise.
+    /// Says that from now on the target goes on, to a tracker that may be stopped and would learn
+    /// of it too late otherwise.
     pub(super) fn is_letting_go(&self) {
         self.is_over.store(true, SeqCst);
     }

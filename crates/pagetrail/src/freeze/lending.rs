@@ -1,9 +1,9 @@
 //! Mappings on their way from one userfaultfd to the other, and away from both.
 //!
 //! While it runs, a target may do with a registered mapping what it likes: unmap a part, put
-//! something else there, let it grow. To end the registration of a range fails as a whole if a part
-//! of it cannot be registered (`userfaultfd_unregister` in fs/userfaultfd.c), a file in a hole, say.
-//! So where that fails it is done mapping by mapping, as they are now.
+//! something else there, let it grow. To end the registration of a range fails as a whole if a
+//! part of it cannot be registered (`userfaultfd_unregister` in fs/userfaultfd.c), a file in a
+//! hole, say. So where that fails it is done mapping by mapping, as they are now.
 
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::maps::Maps;

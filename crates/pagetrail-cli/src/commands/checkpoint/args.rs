@@ -271,8 +271,8 @@ pub(crate) enum ModeArg {
     Precopy,
     /// stop it, copy, let it go on
     Stop,
-    /// copy while it runs, write-protect the rest in a stop, and copy that while it runs on; not for
-    /// programs with priority-inheriting mutexes
+    /// copy while it runs, write-protect the rest in a stop, and copy that while it runs on; not
+    /// for programs with priority-inheriting mutexes
     Cow,
 }
 
