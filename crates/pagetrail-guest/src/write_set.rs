@@ -1,8 +1,8 @@
 //! [`WriteSet`]: the dirty pages of memory of the own program, by the machine in a guest, and
 //! natively by the library `pagetrail`.
 //!
-//! The machine keeps one set for the program. So what one [`WriteSet`] takes of it is pending for all
-//! others that have the page, too.
+//! The machine keeps one set for the program. So what one [`WriteSet`] takes of it is pending for
+//! all others that have the page, too.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
