@@ -87,6 +87,10 @@ impl Pagemap {
 
     /// Whether all of some adjacent pages, at most 512, are protected by a userfaultfd. Allocates
     /// nothing.
+    #[cfg_attr(
+        not(all(feature = "attach", target_arch = "x86_64")),
+        allow(dead_code, reason = "pages are kept of processes that are attached to")
+    )]
     pub(crate) fn are_protected(&self, range: PageRange) -> bool {
         let mut entries = [Entry::default(); 512];
         let Some(entries) = entries.get_mut(..range.page_count() as usize) else {
