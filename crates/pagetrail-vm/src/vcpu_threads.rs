@@ -147,7 +147,7 @@ impl ThreadTable {
     pub(crate) fn keep_stack(&mut self, thread: u32, stack: Stack) {
         self.stacks.push((thread, stack));
         self.leaving.retain(|leaving| {
-            let gone = is_gone(*leaving);
+            let gone = is_gone(std::process::id(), *leaving);
             if gone {
                 self.stacks.retain(|(thread, _)| thread != leaving);
             }

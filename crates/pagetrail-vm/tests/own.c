@@ -120,6 +120,51 @@ static void exact(void)
     must_be("after a bad list", taken, 7, 8);
 }
 
+// The machine's memory lies in the program's address space, and is written to for nobody.
+static void of_the_machine(void)
+{
+    uint8_t taken[PAGES];
+    uint64_t before = guest.tables[guest.root / 8];
+    void *tables = (void *)(guest.tables + guest.root / 8);
+    take(taken, 3);
+    base[7 * PAGE] = 1;
+    if (pagetrail_guest_take(at(7), at(8), 1, tables, 4, NULL) != -EFAULT)
+        fail("the tables are taken for a list");
+    if (pagetrail_guest_violations(tables, 4) != -EFAULT)
+        fail("the tables are taken for an array");
+    if (pagetrail_guest_call(1, (uint64_t)tables, 0, 0, 0, 0, 0) != -EFAULT)
+        fail("the tables are written over");
+    // Nothing is begun for memory that is not mapped.
+    pagetrail_guest_units apart = { .base = 1UL << 40, .alias_bytes = 1UL << 30, .aliases = 2, .pages = 1 };
+    if (pagetrail_guest_change_units(&apart, 1) || guest.tables[guest.root / 8] != before)
+        fail("the machine's memory was changed");
+    take(taken, 1);
+    must_be("after lists that are not the program's", taken, 7, 8);
+}
+
+// What a child has as zeros has changed for it.
+static void wiped(void)
+{
+    uint8_t taken[PAGES];
+    memset(base, 1, 10 * PAGE);
+    if (madvise(base + 2 * PAGE, 3 * PAGE, MADV_WIPEONFORK))
+        fail("MADV_WIPEONFORK");
+    take(taken, 3);
+    pid_t child = fork();
+    if (child == 0) {
+        take(taken, 1);
+        for (size_t n = 2; n < 5; n++)
+            if (base[n * PAGE] || !taken[n])
+                fail("page %zu is %d, and %s", n, base[n * PAGE], taken[n] ? "dirty" : "clean");
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    if (status)
+        fail("the child ended with %x", status);
+    madvise(base + 2 * PAGE, 3 * PAGE, MADV_KEEPONFORK);
+}
+
 static void protect(void)
 {
     uint8_t taken[PAGES];
@@ -363,6 +408,8 @@ int main(int count, char **arguments)
     int steps = count > 2 ? atoi(arguments[2]) : 400;
     map();
     exact();
+    of_the_machine();
+    wiped();
     protect();
     handled();
     merge();

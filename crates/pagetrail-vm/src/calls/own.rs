@@ -100,9 +100,13 @@ fn open(guest: &mut Guest, info: u64) -> Result<Next> {
     Ok(Next::ReturnAndFlush(if written { 0 } else { EFAULT }))
 }
 
-/// Writes to the program's memory, and notes that. Returns whether the memory is there.
+/// Writes to the program's memory, and notes that. Returns whether the memory is there, and the
+/// program's: the machine's own lies in the same address space.
 fn put(guest: &Guest, address: u64, bytes: &[u8]) -> Result<bool> {
-    let is_written = write(address, bytes).is_ok();
+    let memory = guest.memory();
+    let is_written =
+        memory.is_of_program(address, bytes.len() as u64) && write(address, bytes).is_ok();
+    drop(memory);
     guest.note_written(address, bytes.len() as u64)?;
     Ok(is_written)
 }
@@ -208,6 +212,11 @@ pub(crate) fn record(guest: &Guest, address: u64, instruction: Option<u64>) -> R
         return Ok(());
     };
     // Under the memory's lock, so that each record has a place of its own.
+    // What the program has unmapped since may be the machine's by now.
+    let is_there = |address, bytes| memory.is_of_program(address, bytes);
+    if !is_there(array, COUNT_BYTES) {
+        return Ok(());
+    }
     let count = read_word(array).unwrap_or(u64::MAX);
     let mut bytes = [0; RECORD_BYTES as usize];
     bytes[..8].copy_from_slice(&address.to_le_bytes());
@@ -216,10 +225,8 @@ pub(crate) fn record(guest: &Guest, address: u64, instruction: Option<u64>) -> R
     bytes[20..].copy_from_slice(&u32::from(instruction.is_none()).to_le_bytes());
     let place = count
         .checked_mul(RECORD_BYTES)
-        .and_then(|offset| array.checked_add(offset));
-    let place = place
-        .filter(|_| count < capacity)
-        .map(|place| place + COUNT_BYTES);
+        .and_then(|offset| array.checked_add(offset)?.checked_add(COUNT_BYTES));
+    let place = place.filter(|place| count < capacity && is_there(*place, RECORD_BYTES));
     if let Some(place) = place {
         // Where the array is gone there is no record; the page is in the write set all the same.
         let _ = write(place, &bytes);

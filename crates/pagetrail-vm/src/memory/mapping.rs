@@ -258,6 +258,7 @@ impl Memory {
                 self.note_changed(piece)?;
             }
             self.has_uninherited |= advice == libc::MADV_DONTFORK as u64;
+            self.has_wiped |= advice == libc::MADV_WIPEONFORK as u64;
         }
         Ok(if self.areas.cover(range) { 0 } else { ENOMEM })
     }
@@ -270,6 +271,17 @@ impl Memory {
         }
         let all = self.areas.all();
         self.drop_unmapped_of(&all)
+    }
+
+    /// Marks what a forked child may have as zeros because the program requested that: all memory,
+    /// since such a mapping may have been moved.
+    pub(super) fn mark_wiped(&mut self) -> Result<()> {
+        if !self.has_wiped {
+            return Ok(());
+        }
+        let all = self.areas.all();
+        let mut ranges = all.ranges().iter();
+        ranges.try_for_each(|range| self.mark_changed(*range))
     }
 
     /// Removes what the kernel has unmapped in a range.

@@ -116,7 +116,8 @@ impl Memory {
             self.mapped(regions, range)
         });
         let Some(first) = mapped.next() else {
-            return true;
+            // To take apart what is merged. Of other memory nothing is known, or begun to be.
+            return self.units.knows(&change.of);
         };
         first.is_some() && mapped.all(|other| other == first)
     }

@@ -48,6 +48,8 @@ pub(crate) const USER_END: u64 = 0x7fff_ffff_f000;
 const SYSTEM_BYTES: usize = 1 << 30;
 /// The step in which it is made accessible, in bytes: tables for a GiB.
 const TABLES_STEP: usize = 2 << 20;
+/// From how many notes of changed pages on these are joined.
+const CHANGED_MAX: usize = 4096;
 /// The virtual address in ring 0 of the machine's own guest-physical memory.
 pub(crate) const SYSTEM_BASE: u64 = 0xffff_8000_0000_0000;
 /// The guest-physical address of the page tables, above the pages of [`crate::processor`].
@@ -86,9 +88,13 @@ pub(crate) struct Memory {
     pub(crate) auxiliary: Vec<u8>,
     /// Whether there may be memory that a forked child does not inherit.
     has_uninherited: bool,
+    /// Whether there may be memory that a forked child has as zeros (`MADV_WIPEONFORK`).
+    has_wiped: bool,
     /// Pages whose contents changed although the guest did not write: discarded, moved, or mapped
     /// over.
     changed: Vec<PageRange>,
+    /// How many of these there may be before those that touch or repeat are joined.
+    changed_max: usize,
     /// Present where the program uses its own write set.
     own: Option<Own>,
 }
@@ -116,7 +122,9 @@ impl Memory {
             bytes_max: None,
             auxiliary: Vec::new(),
             has_uninherited: false,
+            has_wiped: false,
             changed: Vec::new(),
+            changed_max: CHANGED_MAX,
             own: None,
         };
         memory.add_system(vm)?;
@@ -148,6 +156,7 @@ impl Memory {
     pub(crate) fn begin_child(&mut self, vm: &Vm) -> Result<()> {
         self.track_accesses(false);
         self.keep_inherited()?;
+        self.mark_wiped()?;
         self.add_system(vm)?;
         self.slots.iter().try_for_each(|slot| slot.add(vm))
     }
@@ -244,6 +253,13 @@ impl Memory {
         self.table.clear(0, USER_END);
     }
 
+    /// Whether all of these bytes are the program's.
+    pub(crate) fn is_of_program(&self, address: u64, bytes: u64) -> bool {
+        let end = address.checked_add(bytes).filter(|end| *end <= USER_END);
+        let range = end.and_then(|end| PageRange::new(address, end));
+        range.is_some_and(|range| self.areas.cover(range.align_outwards(PAGE)))
+    }
+
     /// The memslots, by address.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.slots.iter()
@@ -257,6 +273,13 @@ impl Memory {
     /// Notes that the contents of pages have changed although the guest did not write.
     pub(super) fn note_changed(&mut self, pages: PageRange) -> Result<()> {
         self.changed.push(pages);
+        // Where nobody records, nobody takes them. A program discards the same memory again and
+        // again.
+        if self.changed.len() >= self.changed_max {
+            let all: PageSet = self.changed.iter().copied().collect();
+            self.changed = all.ranges().to_vec();
+            self.changed_max = CHANGED_MAX.max(2 * self.changed.len());
+        }
         self.mark_changed(pages)
     }
 

@@ -30,8 +30,9 @@ pub(crate) struct Own {
     handled: PageSet,
     /// Pages that the kernel has written, and that opened by that; nobody has recorded them yet.
     unrecorded: PageSet,
-    /// Threads that are ending, with the pages that the kernel writes afterwards.
-    endings: Vec<(u32, PageSet)>,
+    /// Threads that are ending, with their process and the pages that the kernel writes afterwards.
+    /// The child of a `vfork(2)` uses this memory, too, so the process that asks may be another.
+    endings: Vec<(u32, u32, PageSet)>,
     /// The address and the capacity of the program's array of recorded writes.
     records: Option<(u64, u64)>,
 }
@@ -168,7 +169,7 @@ impl Memory {
         let word = pages_around(address, 4).filter(|_| address != 0);
         let pages = writable.union(&word.into_iter().collect());
         if !pages.is_empty() {
-            own.endings.push((thread, pages));
+            own.endings.push((std::process::id(), thread, pages));
         }
         self.mark_endings()
     }
@@ -179,9 +180,9 @@ impl Memory {
             return Ok(());
         };
         let mut pages = PageSet::new();
-        own.endings.retain(|(thread, written)| {
+        own.endings.retain(|(process, thread, written)| {
             // In this order: what a thread that is gone has written, it wrote before.
-            let stays = !is_gone(*thread);
+            let stays = !is_gone(*process, *thread);
             pages.union_with(written);
             stays
         });

@@ -64,6 +64,12 @@ impl Units {
         before.is_some_and(|(_, heap)| heap.of.end() > start)
     }
 
+    /// Whether pages of this memory have been merged.
+    pub(crate) fn knows(&self, of: &Aliased) -> bool {
+        let heap = self.heaps.get(&of.base);
+        heap.is_some_and(|heap| heap.of == *of)
+    }
+
     /// Whether log entries may stand for more than what is merged now.
     pub(crate) fn is_unsettled(&self) -> bool {
         self.is_unsettled

@@ -74,7 +74,7 @@ impl Accumulated {
     /// the threads are gone.
     fn note_endings(&mut self, memory: &Memory) {
         for ending in mem::take(&mut self.ending) {
-            if !is_gone(ending.thread) {
+            if !is_gone(std::process::id(), ending.thread) {
                 self.ending.push(ending);
             }
             pages_around(ending.address, 4)

@@ -108,10 +108,10 @@ pub(crate) fn id() -> u32 {
     call(libc::SYS_gettid, &[]) as u32
 }
 
-/// Whether a thread of this process has ended, and the kernel has finished its exit. A later thread
+/// Whether a thread of a process has ended, and the kernel has finished its exit. A later thread
 /// with the same TID counts as that thread.
-pub(crate) fn is_gone(id: u32) -> bool {
-    let checked = [std::process::id().into(), id.into(), 0];
+pub(crate) fn is_gone(process: u32, id: u32) -> bool {
+    let checked = [process.into(), id.into(), 0];
     call(libc::SYS_tgkill, &checked) == -i64::from(libc::ESRCH)
 }
 
@@ -119,5 +119,23 @@ pub(crate) fn is_gone(id: u32) -> bool {
 pub(crate) fn exit(status: i32) -> ! {
     loop {
         call(libc::SYS_exit, &[status as u64]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// The child of a `vfork(2)` asks for threads of its parent.
+    #[test]
+    fn a_thread_is_asked_for_in_its_own_process() {
+        let mut other = Command::new("sleep").arg("600").spawn().unwrap();
+        let thread = other.id();
+        assert!(!is_gone(thread, thread));
+        assert!(is_gone(std::process::id(), thread));
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(is_gone(thread, thread));
     }
 }
