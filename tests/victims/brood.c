@@ -1,6 +1,6 @@
-// A program that is started anew without its memory, and forks many children before it has it: short
-// ones, each of which looks at some pages and ends, so many living at a time. All know what a page
-// must hold, and say on standard output what is wrong.
+// A program that is started anew without its memory, and forks many children before it has it. Each
+// looks at some pages and ends; AT_ONCE live at a time. All know what a page must hold, and say on
+// standard output what is wrong.
 //
 // brood DIRECTORY PAGES CHILDREN AT_ONCE
 //

@@ -1,5 +1,5 @@
-// A program with kernel objects at the edges of what an image keeps, one kind for each run: it makes them, says
-// "ready", and checks them when a file "go" has come, started anew or not.
+// A program with kernel objects at the edges of what an image keeps, one kind for each run: it makes
+// them, says "ready", and checks them when a file "go" has come, started anew or not.
 //
 // corners DIRECTORY KIND
 

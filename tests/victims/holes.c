@@ -66,7 +66,7 @@ int main(int argc, char **argv) {
         CHECK(pthread_create(&id, NULL, stamp, (void *)thread) == 0);
     }
     victim_ready();
-    /* Behind the pages of the first thread. */
+    /* After the pages of the first thread. */
     char *hole = (char *)BASE + pages * 4096;
     for (next(); !over(); next()) {
         if (!strcmp(argv[4], "holes")) {

@@ -2,9 +2,9 @@
  * write-protected at that moment.
  *
  * Usage: leaver SECONDS PAGES. One thread writes rising numbers to PAGES pages, so that there is much to be protected.
- * Others are started again and again; each locks a robust mutex and ends, half of them without unlocking it. Who waits
- * must see every end (pthread_join), and the owner's death exactly where the mutex was not unlocked. Threads that live
- * long, and hold a mutex of their own for as long, end last. */
+ * Others are started again and again; each locks a robust mutex and ends, half of them without unlocking it. The thread
+ * that waits must see every end (pthread_join), and the owner's death exactly where the mutex was not unlocked. Threads
+ * that live long, and hold a mutex of their own for as long, end last. */
 #include "victim.h"
 #include <sys/mman.h>
 

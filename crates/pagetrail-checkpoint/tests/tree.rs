@@ -52,19 +52,19 @@ impl Relay {
             let stamps: Vec<u64> = (0..PAGES)
                 .map(|page| word(image, OWN + page * PAGE))
                 .collect();
-            let behind = (turn + count - number) % count;
-            let is_right = match behind {
+            let turns_ago = (turn + count - number) % count;
+            let is_right = match turns_ago {
                 // It is at work.
                 0 => {
                     let done = stamps.iter().take_while(|stamp| **stamp == turn).count();
                     stamps[done..].iter().all(|stamp| *stamp == turn - count)
                 }
-                _ => stamps.iter().all(|stamp| *stamp == turn - behind),
+                _ => stamps.iter().all(|stamp| *stamp == turn - turns_ago),
             };
             // The process before it writes there, just before it raises the shared number.
             let handed = word(image, HANDED);
-            let is_next = behind == count - 1 && handed == turn + 1;
-            if handed != turn - behind && !is_next {
+            let is_next = turns_ago == count - 1 && handed == turn + 1;
+            if handed != turn - turns_ago && !is_next {
                 return Err(format!(
                     "turn {turn} of {count}: process {number} was handed {handed}"
                 ));

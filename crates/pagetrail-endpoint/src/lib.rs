@@ -186,7 +186,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Binds a socket, also where one was left behind that nobody listens at.
+/// Binds a socket, also where one was left that nobody listens at.
 fn bind(path: &PathBuf) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => match UnixStream::connect(path) {

@@ -31,7 +31,7 @@ fn a_socket_serves_what_was_set_and_goes_with_its_endpoint() {
         );
     }
     assert!(!path.exists());
-    // One that a killed process has left behind does no harm.
+    // One that a killed process has left there does no harm.
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     drop(Endpoint::listen(&address).unwrap());

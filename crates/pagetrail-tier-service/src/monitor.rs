@@ -3,7 +3,7 @@
 //!
 //! The kernel does not list the memslots of another process. QEMU marks the memory of its memslots
 //! (`MADV_DONTFORK`, `dc` among the flags in `/proc/PID/smaps`); of other monitors guest memory is
-//! taken to be every large writable mapping that no file on a disk is behind.
+//! taken to be every large writable mapping that is not of a file on a disk.
 
 use std::fs;
 use std::path::Path;
@@ -100,7 +100,7 @@ impl Mapping {
         let permissions = words.next()?;
         let name = words.nth(3).unwrap_or_default();
         let anonymous = name.is_empty() || name.starts_with("[anon");
-        // Shared memory has no disk behind it; hugetlbfs is mounted at any place.
+        // Shared memory is not on a disk; hugetlbfs is mounted at any place.
         let shared = [
             "/memfd:",
             "/dev/shm/",

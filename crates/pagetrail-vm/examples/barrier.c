@@ -1,5 +1,6 @@
-// What a write barrier costs per page and round, in the time stamp counter's ticks (instructions, where the rig counts): mprotect(2) with a
-// SIGSEGV handler, and as a guest the own set. Arguments: pages, pages written per round. Sets are checked.
+// What a write barrier costs per page and round, in ticks of the time stamp counter (instructions
+// where the rig counts): mprotect(2) with a SIGSEGV handler, and as a guest the own write set.
+// Arguments: pages, pages written per round. Sets are checked.
 #define _GNU_SOURCE
 #include "../../pagetrail-guest/include/pagetrail_guest.h"
 #include <signal.h>

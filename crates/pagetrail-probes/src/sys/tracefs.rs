@@ -1,5 +1,5 @@
 //! tracefs, mounted nowhere: a mount that only a descriptor knows (`fsmount(2)`), so that nobody
-//! has to mount it, and nothing is left behind.
+//! has to mount it, and nothing is left of it.
 
 use std::ffi::CStr;
 use std::fs::File;
