@@ -126,7 +126,15 @@ static void obey(int from, int to, int number) {
 struct birth {
     const char *how;
     int from, to;
+    /* The ends that are the parent's. */
+    int parents[2];
 };
+
+/* Without them in a child, it reads the end of its pipe when the parent has ended. */
+static void close_parents(const struct birth *birth) {
+    close(birth->parents[0]), close(birth->parents[1]);
+    for (int n = 0; n < count; n++) close(children[n].to), close(children[n].from);
+}
 
 static void *give_birth(void *argument) {
     struct birth *birth = argument;
@@ -146,7 +154,7 @@ static void *give_birth(void *argument) {
         }
     } else {
         pid = fork();
-        if (pid == 0) obey(birth->from, birth->to, count);
+        if (pid == 0) close_parents(birth), obey(birth->from, birth->to, count);
     }
     CHECK(pid > 0);
     children[count].pid = pid;
@@ -156,7 +164,7 @@ static void *give_birth(void *argument) {
 static int birth(const char *how) {
     int down[2], up[2], pid;
     CHECK(count < CHILDREN && pipe(down) == 0 && pipe(up) == 0);
-    struct birth birth = {how, down[0], up[1]};
+    struct birth birth = {how, down[0], up[1], {down[1], up[0]}};
     if (!strcmp(how, "thread")) {
         pthread_t thread;
         CHECK(pthread_create(&thread, NULL, give_birth, &birth) == 0);

@@ -13,6 +13,7 @@ mod book;
 mod capi;
 mod deny;
 mod generate;
+mod leftovers;
 mod long;
 mod notices;
 mod package;

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::Result;
 
+use crate::leftovers::Before;
 use crate::{book, capi, notices, ship, tidy};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{Outcome, Steps};
@@ -21,6 +22,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
         fs::remove_dir_all(&rows)?;
     }
     fs::create_dir_all(&rows)?;
+    let before = Before::look(repo);
     let mut tally = Tally::default();
     let mut steps = Steps::default();
     steps.run("system packages", packages::ensure_installed);
@@ -62,6 +64,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("programs as guests, exactly", || {
         exact::run(repo, Some(&rows))
     });
+    steps.run("no process goes on", || before.check(repo));
     let mut early = 0;
     steps.run("techniques", || techniques(&rows, &mut early));
     for line in &tally.failures {
