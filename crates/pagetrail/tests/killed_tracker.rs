@@ -110,7 +110,15 @@ fn survives(victim: &mut Victim, what: &str, name: &str, kills: u32) {
     }
     // Injected code may be left in padding, which is never executed; nothing else may.
     victim.is_clean(false);
-    assert!(!"tT".contains(support::state(victim.pid())), "stopped");
+    // The agent of the last tracker may only now stop the threads, and let them go at once.
+    while "tT".contains(support::state(victim.pid())) {
+        assert!(
+            Instant::now() < deadline,
+            "stopped: {}",
+            support::describe(victim.pid())
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// Reads the tracker's output up to a line that ends with `word`.
