@@ -1,12 +1,11 @@
 //! The results as one self-contained page of HTML, without scripts.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use super::results::{Figure, Results, Tracked};
 use super::table;
 use super::{chart, definitions};
-use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
+use pagetrail_report::html::{Charts, Page, figure, notice_list};
 use pagetrail_report::lines::CHART_STYLE;
 use pagetrail_report::sheet::html_table;
 
@@ -18,30 +17,37 @@ const FIGURES: [(&str, Figure); 2] = [
 
 /// Writes the page.
 pub fn write(results: &Results, out: &mut dyn Write) -> io::Result<()> {
-    fill(include_str!("page/page.html"), out, |name| match name {
-        "css" => STYLE_SHEET.into(),
-        "bench-css" => CHART_STYLE.into(),
-        "setting" => escape(&table::setting(results)).into_owned().into(),
-        "notices" => notice_list(&table::absences(results)).into(),
-        "charts" => charts(results).into(),
-        "overhead" => definitions::OVERHEAD.into(),
-        "tables" => tables(results).into(),
-        other => unreachable!("the template names {other}"),
-    })
+    let charts = Charts {
+        id: "charts-title",
+        title: "Overhead over size of memory",
+        legend: "",
+        figures: &figures(results),
+        hint: &format!(
+            "Both axes are logarithmic; thin lines reach from the least to the most of all runs; {}.",
+            definitions::OVERHEAD
+        ),
+    };
+    let parts = [
+        &notice_list(&table::absences(results))[..],
+        &charts.html(),
+        &tables(results),
+    ];
+    Page::new("pagetrail bench")
+        .styles(&[CHART_STYLE])
+        .heading(
+            "pagetrail bench",
+            "What tracking costs, by technique and size",
+        )
+        .subtitle(&table::setting(results))
+        .write(out, &parts)
 }
 
-fn charts(results: &Results) -> String {
+fn figures(results: &Results) -> String {
     let mut out = String::new();
     for tracked in Tracked::ALL {
-        for (what, figure) in FIGURES {
+        for (what, of) in FIGURES {
             let title = format!("Overhead {what}, {}", tracked.words());
-            if let Some(svg) = chart::svg(results, tracked, &title, figure) {
-                writeln!(
-                    out,
-                    "<figure><figcaption>{title}</figcaption>\n{svg}</figure>"
-                )
-                .expect("a String takes all");
-            }
+            out += &figure(&title, chart::svg(results, tracked, &title, of));
         }
     }
     out
@@ -53,6 +59,8 @@ fn tables(results: &Results) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pagetrail_report::testing::assert_self_contained;
+
     use super::*;
     use crate::testing;
 
@@ -61,19 +69,8 @@ mod tests {
         let mut out = Vec::new();
         write(&testing::results(), &mut out).unwrap();
         let page = String::from_utf8(out).unwrap();
-        for foreign in [
-            "http://",
-            "https://",
-            "src=",
-            "href=",
-            "@import",
-            "url(",
-            "{{",
-            "<script",
-            "<soft-dirty>",
-        ] {
-            assert!(!page.contains(foreign), "found {foreign}");
-        }
+        assert_self_contained(&page);
+        assert!(!page.contains("<script") && !page.contains("<soft-dirty>"));
         assert!(page.contains("&lt;soft-dirty&gt;"));
         assert_eq!(page.matches("<svg").count(), 4);
     }

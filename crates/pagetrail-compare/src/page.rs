@@ -3,11 +3,10 @@
 
 mod probed;
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use pagetrail_report::bars::{self, Bar, Group};
-use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
+use pagetrail_report::html::{Charts, Page, escape, figure, notice_list};
 use pagetrail_report::lines::CHART_STYLE;
 use pagetrail_report::sheet::html_table;
 use pagetrail_report::words;
@@ -25,25 +24,27 @@ use crate::text;
 pub fn write(comparison: &Comparison, verdicts: &[Verdict], out: &mut dyn Write) -> io::Result<()> {
     let mut notices = text::notices(comparison);
     notices.extend(verdicts.iter().map(text::line_of));
-    fill(include_str!("page/page.html"), out, |name| match name {
-        "css" => STYLE_SHEET.into(),
-        "bench-css" => CHART_STYLE.into(),
-        "compare-css" => include_str!("page/page.css").into(),
-        "title" => {
-            let command = words::command(&comparison.setting.command);
-            escape(&command).into_owned().into()
-        }
-        "setting" => escape(&text::setting(comparison)).into_owned().into(),
-        "notices" => notice_list(&notices).into(),
-        "legend" => legend(comparison).into(),
-        "charts" => charts(comparison).into(),
-        "probed" => where_it_goes(comparison).into(),
-        "tables" => {
-            let sheets = text::sheets(comparison);
-            sheets.iter().map(html_table).collect::<String>().into()
-        }
-        other => unreachable!("the template names {other}"),
-    })
+    let charts = Charts {
+        id: "charts-title",
+        title: "Times as long",
+        legend: &legend(comparison),
+        figures: &figures(comparison),
+        hint: "Thin lines are confidence intervals, by subsystem standard deviations; the line across is at 1, \
+               and ~ marks what is no different from noise.",
+    };
+    let tables: String = text::sheets(comparison).iter().map(html_table).collect();
+    let parts = [
+        &notice_list(&notices)[..],
+        &charts.html(),
+        &where_it_goes(comparison),
+        &tables,
+    ];
+    let command = words::command(&comparison.setting.command);
+    Page::new(&format!("{command} - pagetrail compare"))
+        .styles(&[CHART_STYLE, include_str!("page/page.css")])
+        .heading("pagetrail compare", &command)
+        .subtitle(&text::setting(comparison))
+        .write(out, &parts)
 }
 
 /// All environments that were measured, with their classes.
@@ -64,7 +65,7 @@ fn legend(comparison: &Comparison) -> String {
         .collect()
 }
 
-fn charts(comparison: &Comparison) -> String {
+fn figures(comparison: &Comparison) -> String {
     let mut out = String::new();
     let has_suites = comparison.suites.iter().any(|suite| suite.tests.len() > 1);
     if has_suites {
@@ -74,46 +75,43 @@ fn charts(comparison: &Comparison) -> String {
         }
         let suites = comparison.suites.iter();
         groups.extend(suites.map(|suite| scores(&suite.name, &suite.scores)));
-        draw("By subsystem", &groups, Some(1.0), &mut out);
+        out += &draw("By subsystem", &groups, Some(1.0));
     }
     for suite in &comparison.suites {
         let title = match has_suites {
             true => suite.name.as_str(),
             false => "Time of a run",
         };
-        draw(title, &tests(suite), Some(1.0), &mut out);
+        out += &draw(title, &tests(suite), Some(1.0));
     }
     out
 }
 
 /// The section of what probes have found; nothing where they found nothing.
 fn where_it_goes(comparison: &Comparison) -> String {
-    let mut charts = String::new();
+    let mut figures = String::new();
     for suite in &comparison.suites {
         let title = |what: &str| match comparison.suites.len() {
             1 => what.to_owned(),
             _ => format!("{what}: {}", words::printable(&suite.name)),
         };
         let exits = title("Exits by reason");
-        draw(&exits, &probed::exits(suite), None, &mut charts);
+        figures += &draw(&exits, &probed::exits(suite), None);
         let functions = title("Time of functions");
-        draw(&functions, &probed::functions(suite), None, &mut charts);
+        figures += &draw(&functions, &probed::functions(suite), None);
     }
-    if charts.is_empty() {
-        return charts;
+    if figures.is_empty() {
+        return figures;
     }
-    format!(
-        "<section aria-labelledby=\"probed-title\">
-<div class=\"section-head\"><h2 id=\"probed-title\">In the kernel</h2></div>
-<p class=\"legend\">{}</p>
-<div class=\"charts\">
-{charts}</div>
-<p class=\"hint\">Of one more run of each test, under probes. The time of a function is that of all its calls, each taken to be as long \
-as the mean of those that were timed; a function's time is part of its caller's.</p>
-</section>
-",
-        legend(comparison)
-    )
+    let charts = Charts {
+        id: "probed-title",
+        title: "In the kernel",
+        legend: &legend(comparison),
+        figures: &figures,
+        hint: "Of one more run of each test, under probes. The time of a function is that of all its calls, each taken \
+               to be as long as the mean of those that were timed; a function's time is part of its caller's.",
+    };
+    charts.html()
 }
 
 /// The bars of a suite's scores.
@@ -161,19 +159,14 @@ fn words_of(ratio: f64, within_noise: bool, too_few_rounds: bool) -> String {
     format!("{}{mark}", text::times_as_long(ratio))
 }
 
-fn draw(title: &str, groups: &[Group], mark: Option<f64>, out: &mut String) {
-    let title = escape(title);
-    if let Some(svg) = bars::svg(groups, mark, &title) {
-        writeln!(
-            out,
-            "<figure><figcaption>{title}</figcaption>\n{svg}</figure>"
-        )
-        .expect("a String takes all");
-    }
+fn draw(title: &str, groups: &[Group], mark: Option<f64>) -> String {
+    figure(title, bars::svg(groups, mark, title))
 }
 
 #[cfg(test)]
 mod tests {
+    use pagetrail_report::testing::assert_self_contained;
+
     use super::*;
     use crate::testing;
 
@@ -187,20 +180,8 @@ mod tests {
     fn needs_nothing_but_itself_and_escapes_names() {
         for tests in [1, 3] {
             let page = page(tests);
-            for foreign in [
-                "http://",
-                "https://",
-                "src=",
-                "href=",
-                "@import",
-                "url(",
-                "{{",
-                "<script",
-                "NaN",
-                "<library>",
-                "<1>",
-                "<disk>",
-            ] {
+            assert_self_contained(&page);
+            for foreign in ["<script", "NaN", "<library>", "<1>", "<disk>"] {
                 assert!(!page.contains(foreign), "found {foreign}");
             }
             assert!(page.contains("&lt;library&gt;") && page.contains("&lt;1&gt;"));

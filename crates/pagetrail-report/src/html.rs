@@ -18,6 +18,9 @@ use super::words::{self, Terms};
 use super::{Part, Recording};
 
 mod data;
+mod frame;
+
+pub use frame::{Charts, Page, figure};
 
 /// Finer than a screen, so that zooming shows more; about two megabytes where every cell is
 /// written.
@@ -27,7 +30,7 @@ const COLUMNS_MAX: usize = 1600;
 const PROCESSES_MAX: usize = 24;
 
 /// The look of every page.
-pub const STYLE_SHEET: &str = include_str!("html/page.css");
+const STYLE_SHEET: &str = include_str!("html/page.css");
 
 /// Writes the page of a process.
 pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -42,21 +45,18 @@ pub(crate) fn write_all(recordings: &[Recording<'_>], out: &mut dyn Write) -> io
     let first = shown
         .first()
         .map(|recording| &recording.whole.header.command[..]);
-    let title = escape(&words::command(first.unwrap_or_default())).into_owned();
-    fill(include_str!("html/page.html"), out, |name| match name {
-        "title" => Cow::Owned(format!("{title} - pagetrail")),
-        "css" => STYLE_SHEET.into(),
-        "picker-js" => include_str!("html/picker.js").into(),
-        "table-js" => include_str!("html/table.js").into(),
-        "chart-js" => include_str!("html/chart.js").into(),
-        "picker" => picker(&shown, recordings.len()).into(),
-        "processes" => {
-            let processes = shown.iter().enumerate();
-            let processes = processes.map(|(number, recording)| process(recording, number, grid));
-            processes.collect::<String>().into()
-        }
-        other => unreachable!("the template names {other}"),
-    })
+    let title = format!("{} - pagetrail", words::command(first.unwrap_or_default()));
+    let processes = shown.iter().enumerate();
+    let processes: String = processes
+        .map(|(number, recording)| process(recording, number, grid))
+        .collect();
+    let scripts = [
+        include_str!("html/picker.js"),
+        include_str!("html/table.js"),
+        include_str!("html/chart.js"),
+    ];
+    let page = Page::new(&title).scripts(&scripts);
+    page.write(out, &[&picker(&shown, recordings.len()), &processes])
 }
 
 /// How fine heatmaps are.
@@ -181,7 +181,7 @@ fn map(part: &Part<'_>, number: usize, grid: Grid) -> String {
 }
 
 /// Replaces each `{{name}}` once; what is put in is not looked at again.
-pub fn fill<'a>(
+fn fill<'a>(
     template: &str,
     out: &mut dyn Write,
     value: impl Fn(&str) -> Cow<'a, str>,
@@ -477,12 +477,7 @@ mod tests {
 
     #[test]
     fn needs_nothing_but_itself() {
-        let page = page(&testing::program(60));
-        for foreign in [
-            "http://", "https://", "src=", "href=", "@import", "url(", "{{",
-        ] {
-            assert!(!page.contains(foreign), "found {foreign}");
-        }
+        testing::assert_self_contained(&page(&testing::program(60)));
     }
 
     #[test]

@@ -8,6 +8,19 @@ use pagetrail_trail::{
 
 const PAGE: u64 = 4096;
 
+/// Fails if a page of HTML refers to anything but itself, or a part of its template was not filled.
+///
+/// # Panics
+///
+/// When it does.
+pub fn assert_self_contained(page: &str) {
+    for foreign in [
+        "http://", "https://", "src=", "href=", "@import", "url(", "{{",
+    ] {
+        assert!(!page.contains(foreign), "found {foreign}");
+    }
+}
+
 /// `pages` pages from page `first` of the mapping that starts at `base`.
 pub fn pages(base: u64, first: u64, pages: u64) -> PageRange {
     let start = base + first * PAGE;

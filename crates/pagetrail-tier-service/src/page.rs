@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use base64::Engine as _;
-use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
+use pagetrail_report::html::{Page, escape, notice_list};
 use pagetrail_report::{palette, words};
 use pagetrail_tier::WindowReport;
 
@@ -89,16 +89,13 @@ pub(crate) fn write(
     entries: &[Entry<'_>],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    fill(include_str!("page/page.html"), out, |name| match name {
-        "css" => STYLE_SHEET.into(),
-        "tier-css" => include_str!("page/page.css").into(),
-        "title" => escape(title).into_owned().into(),
-        "subtitle" => escape(subtitle).into_owned().into(),
-        "notices" => notice_list(notices).into(),
-        "pool" => pool(shares).into(),
-        "processes" => entries.iter().map(section).collect::<String>().into(),
-        other => unreachable!("the template names {other}"),
-    })
+    let processes: String = entries.iter().map(section).collect();
+    let parts = [&notice_list(notices)[..], &pool(shares), &processes];
+    Page::new("pagetrail tier")
+        .styles(&[include_str!("page/page.css")])
+        .heading("pagetrail tier", title)
+        .subtitle(subtitle)
+        .write(out, &parts)
 }
 
 fn section(entry: &Entry<'_>) -> String {

@@ -1,32 +1,39 @@
 //! The suite as one self-contained page of HTML, without scripts.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use super::goals::Goals;
 use super::results::{Measured, ProgramMeasured, Suite};
 use super::table;
 use pagetrail_report::bars::{self, Bar, Group};
-use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
+use pagetrail_report::html::{Charts, Page, figure, notice_list};
 use pagetrail_report::lines::CHART_STYLE;
 use pagetrail_report::sheet::html_table;
 use pagetrail_report::words;
 
 /// Writes the page.
 pub fn write(suite: &Suite, out: &mut dyn Write) -> io::Result<()> {
-    fill(include_str!("page/page.html"), out, |name| match name {
-        "css" => STYLE_SHEET.into(),
-        "bench-css" => CHART_STYLE.into(),
-        "setting" => escape(&table::setting(suite)).into_owned().into(),
-        "notices" => notice_list(&table::absences(suite)).into(),
-        "legend" => legend(suite).into(),
-        "charts" => charts(suite).into(),
-        "tables" => {
-            let sheets = table::sheets(suite);
-            sheets.iter().map(html_table).collect::<String>().into()
-        }
-        other => unreachable!("the template names {other}"),
-    })
+    let charts = Charts {
+        id: "charts-title",
+        title: "Side by side",
+        legend: &legend(suite),
+        figures: &figures(suite),
+        hint: "",
+    };
+    let tables: String = table::sheets(suite).iter().map(html_table).collect();
+    let parts = [
+        &notice_list(&table::absences(suite))[..],
+        &charts.html(),
+        &tables,
+    ];
+    Page::new("pagetrail bench --suite")
+        .styles(&[CHART_STYLE])
+        .heading(
+            "pagetrail bench",
+            "What tracking costs, by workload and technique",
+        )
+        .subtitle(&table::setting(suite))
+        .write(out, &parts)
 }
 
 fn legend(suite: &Suite) -> String {
@@ -66,31 +73,25 @@ fn time(us: f64) -> (f64, String) {
     (us, words::time(us * 1e3))
 }
 
-fn charts(suite: &Suite) -> String {
+fn figures(suite: &Suite) -> String {
     let mut lengths: Vec<u64> = suite.rows.iter().map(|row| row.round_ms).collect();
     lengths.sort_unstable();
     lengths.dedup();
     let mut out = String::new();
-    for (what, figure) in OF_WORKLOADS {
+    for (what, of) in OF_WORKLOADS {
         for &length in &lengths {
             let rows = suite.rows.iter().filter(|row| row.round_ms == length);
-            let groups = rows.map(|row| group(&row.name, &row.techniques, |m| m.technique, figure));
-            draw(
-                &format!("{what}, rounds of {length} ms"),
-                groups.collect(),
-                &mut out,
-            );
+            let groups = rows.map(|row| group(&row.name, &row.techniques, |m| m.technique, of));
+            let title = format!("{what}, rounds of {length} ms");
+            out += &draw(&title, groups.collect());
         }
     }
-    for (what, figure) in OF_PROGRAMS {
+    for (what, of) in OF_PROGRAMS {
         let rows = suite.programs.iter();
-        let groups = rows.map(|row| group(&row.name, &row.techniques, |m| m.technique, figure));
+        let groups = rows.map(|row| group(&row.name, &row.techniques, |m| m.technique, of));
         let length = suite.programs.first().map_or(0, |row| row.round_ms);
-        draw(
-            &format!("{what}: programs, rounds of {length} ms"),
-            groups.collect(),
-            &mut out,
-        );
+        let title = format!("{what}: programs, rounds of {length} ms");
+        out += &draw(&title, groups.collect());
     }
     out
 }
@@ -112,12 +113,6 @@ fn group<M>(name: &str, of: &[M], technique: fn(&M) -> &'static str, figure: Fig
     }
 }
 
-fn draw(title: &str, groups: Vec<Group>, out: &mut String) {
-    if let Some(svg) = bars::svg(&groups, None, title) {
-        writeln!(
-            out,
-            "<figure><figcaption>{title}</figcaption>\n{svg}</figure>"
-        )
-        .expect("a String takes all");
-    }
+fn draw(title: &str, groups: Vec<Group>) -> String {
+    figure(title, bars::svg(&groups, None, title))
 }

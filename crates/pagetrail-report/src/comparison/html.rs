@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use super::{Comparison, Verdict, text};
-use crate::html::{STYLE_SHEET, escape, fill, notice_list};
+use crate::html::{Page, notice_list};
 use crate::sheet::html_table;
 use crate::words;
 
@@ -15,25 +15,24 @@ pub(super) fn write(
     verdicts: &[Verdict],
     out: &mut dyn Write,
 ) -> io::Result<()> {
-    fill(
-        include_str!("../html/comparison.html"),
-        out,
-        |name| match name {
-            "css" => STYLE_SHEET.into(),
-            "command" => {
-                let command = words::command(&comparison.after.header.command);
-                escape(&command).into_owned().into()
-            }
-            "sides" => {
-                let lines = text::sides(comparison).into_iter();
-                let lines = lines.chain(verdicts.iter().map(text::verdict_line));
-                notice_list(&lines.collect::<Vec<_>>()).into()
-            }
-            "tables" => {
-                let sheets = text::sheets(comparison, LINES_MAX);
-                sheets.iter().map(html_table).collect::<String>().into()
-            }
-            other => unreachable!("the template names {other}"),
-        },
-    )
+    let command = words::command(&comparison.after.header.command);
+    let lines = text::sides(comparison).into_iter();
+    let lines = lines.chain(verdicts.iter().map(text::verdict_line));
+    let tables: String = text::sheets(comparison, LINES_MAX)
+        .iter()
+        .map(html_table)
+        .collect();
+    write_page(&command, &lines.collect::<Vec<_>>(), &tables, out)
+}
+
+/// Writes the page of a comparison of `command`: `sides` says what is compared.
+pub(super) fn write_page(
+    command: &str,
+    sides: &[String],
+    tables: &str,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    Page::new(&format!("{command} - before and after"))
+        .heading("pagetrail report: before and after", command)
+        .write(out, &[&notice_list(sides), tables])
 }

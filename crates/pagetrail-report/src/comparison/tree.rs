@@ -12,8 +12,7 @@ use pagetrail_trail::{Trail, TreeTrail};
 use serde::Serialize;
 
 use super::condition::{BadCondition, Condition, Verdict};
-use super::{Comparison, Incomparable, Style, json, text};
-use crate::html::{STYLE_SHEET, escape, fill, notice_list};
+use super::{Comparison, Incomparable, Style, html, json, text};
 use crate::processes::{ProcessRow, Processes};
 use crate::sheet::{Sheet, html_table, write_sheet};
 use crate::terminal::wrap;
@@ -192,33 +191,19 @@ impl TreeComparison {
 
     /// Writes the comparison as one self-contained page.
     pub fn write_html(&self, verdicts: &[Verdict], out: &mut dyn Write) -> io::Result<()> {
-        let template = include_str!("../html/comparison.html");
-        fill(template, out, |name| match name {
-            "css" => STYLE_SHEET.into(),
-            "command" => {
-                let first = self
-                    .pairs
-                    .first()
-                    .map(|pair| words::printable(&pair.after.command));
-                escape(&first.unwrap_or_default()).into_owned().into()
+        let first = self.pairs.first();
+        let command = first.map(|pair| words::printable(&pair.after.command));
+        let verdicts = verdicts.iter().map(text::verdict_line);
+        let lines = self.lines().into_iter().chain(verdicts);
+        let mut tables = html_table(&self.sheet(ROWS_OF_PAGE_MAX));
+        for pair in self.pairs.iter().take(ROWS_MAX) {
+            for mut sheet in text::sheets(&pair.comparison, ROWS_MAX) {
+                sheet.title = format!("Process {}: {}", label(pair), sheet.title);
+                tables += &html_table(&sheet);
             }
-            "sides" => {
-                let verdicts = verdicts.iter().map(text::verdict_line);
-                let lines = self.lines().into_iter().chain(verdicts);
-                notice_list(&lines.collect::<Vec<_>>()).into()
-            }
-            "tables" => {
-                let mut tables = html_table(&self.sheet(ROWS_OF_PAGE_MAX));
-                for pair in self.pairs.iter().take(ROWS_MAX) {
-                    for mut sheet in text::sheets(&pair.comparison, ROWS_MAX) {
-                        sheet.title = format!("Process {}: {}", label(pair), sheet.title);
-                        tables += &html_table(&sheet);
-                    }
-                }
-                tables.into()
-            }
-            other => unreachable!("the template names {other}"),
-        })
+        }
+        let lines = lines.collect::<Vec<_>>();
+        html::write_page(&command.unwrap_or_default(), &lines, &tables, out)
     }
 
     /// What is said before the table.

@@ -1,9 +1,8 @@
 //! `model compare` as one self-contained page of HTML, without scripts.
 
-use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use pagetrail_report::html::{STYLE_SHEET, escape, fill, notice_list};
+use pagetrail_report::html::{Charts, Page, figure, notice_list};
 use pagetrail_report::lines::{self, CHART_STYLE, Line, Point, Scale};
 use pagetrail_report::sheet::html_table;
 use pagetrail_report::words;
@@ -20,21 +19,24 @@ const SCALE: Scale = Scale {
 
 /// Writes the page.
 pub fn write(document: &Document<'_>, out: &mut dyn Write) -> io::Result<()> {
-    fill(include_str!("page.html"), out, |name| match name {
-        "css" => STYLE_SHEET.into(),
-        "chart-css" => CHART_STYLE.into(),
-        "model-css" => include_str!("../style.css").into(),
-        "setting" => escape(&document.setting()).into_owned().into(),
-        "notices" => notices(document).into(),
-        "charts" => charts(document).into(),
-        "tables" => document
-            .sheets()
-            .iter()
-            .map(html_table)
-            .collect::<String>()
-            .into(),
-        other => unreachable!("the template names {other}"),
-    })
+    let charts = Charts {
+        id: "charts-title",
+        title: "Time over size of memory",
+        legend: "",
+        figures: &figures(document),
+        hint: "Modelled, not measured: events counted on a machine in software, times the costs named above. \
+               A plus: some of it has no known cost and comes on top. Both axes are logarithmic.",
+    };
+    let tables: String = document.sheets().iter().map(html_table).collect();
+    let parts = [&notices(document)[..], &charts.html(), &tables];
+    Page::new("pagetrail model compare")
+        .styles(&[CHART_STYLE, include_str!("../style.css")])
+        .heading(
+            "pagetrail model compare",
+            "What tracking would cost, by technique and size",
+        )
+        .subtitle(&document.setting())
+        .write(out, &parts)
 }
 
 fn notices(document: &Document<'_>) -> String {
@@ -43,17 +45,14 @@ fn notices(document: &Document<'_>) -> String {
     notice_list(&lines)
 }
 
-fn charts(document: &Document<'_>) -> String {
+fn figures(document: &Document<'_>) -> String {
     let mut out = String::new();
     for (payer, whose) in PAYERS {
         let title = format!("Time {whose}, per round");
-        if let Some(svg) = lines::svg(lines_of(document, payer), &SCALE, &title) {
-            writeln!(
-                out,
-                "<figure><figcaption>{title}</figcaption>\n{svg}</figure>"
-            )
-            .expect("a String takes all");
-        }
+        out += &figure(
+            &title,
+            lines::svg(lines_of(document, payer), &SCALE, &title),
+        );
     }
     out
 }

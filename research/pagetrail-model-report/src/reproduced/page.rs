@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use pagetrail_report::html::{STYLE_SHEET, escape, fill};
+use pagetrail_report::html::{Page, escape};
 use pagetrail_report::lines::CHART_STYLE;
 use pagetrail_report::sheet::html_table;
 
@@ -10,20 +10,12 @@ use super::{Document, LEGEND, Reproduced, chart};
 
 /// Writes the page.
 pub fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> {
-    fill(include_str!("page.html"), out, |name| match name {
-        "css" => STYLE_SHEET.into(),
-        "chart-css" => CHART_STYLE.into(),
-        "model-css" => include_str!("../style.css").into(),
-        "title" => escape(document.title),
-        "legend" => escape(LEGEND),
-        "tables" => document
-            .tables
-            .iter()
-            .map(section)
-            .collect::<String>()
-            .into(),
-        other => unreachable!("the template names {other}"),
-    })
+    let tables: String = document.tables.iter().map(section).collect();
+    Page::new("pagetrail model reproduce")
+        .styles(&[CHART_STYLE, include_str!("../style.css")])
+        .heading("pagetrail model reproduce", document.title)
+        .subtitle(LEGEND)
+        .write(out, &[&tables])
 }
 
 /// A table with its verdict, notes and statements.
@@ -46,9 +38,11 @@ fn section(table: &Reproduced) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pagetrail_model::reproduce::catalog::Paper;
+    use pagetrail_report::testing::assert_self_contained;
+
     use super::*;
     use crate::reproduced::testing;
-    use pagetrail_model::reproduce::catalog::Paper;
 
     #[test]
     fn a_page_has_every_verdict_note_and_statement() {
@@ -56,9 +50,8 @@ mod tests {
         let mut out = Vec::new();
         write(&document, &mut out).unwrap();
         let page = String::from_utf8(out).unwrap();
-        for foreign in ["http://", "https://", "src=", "{{", "<script"] {
-            assert!(!page.contains(foreign), "found {foreign}");
-        }
+        assert_self_contained(&page);
+        assert!(!page.contains("<script"));
         for part in [
             "fitted",
             "modelled",
