@@ -9,7 +9,7 @@ use crate::page_set::{PageSet, page_size};
 use crate::proc::map_files;
 use crate::proc::status::may_be_swapped;
 use crate::region::Region;
-use crate::sys::pagemap::{Categories, Entry, Pagemap, Query, Vector, existing, is_owned};
+use crate::sys::pagemap::{Categories, Entry, OWNED, Pagemap, Query, Vector, existing, is_owned};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -50,16 +50,15 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
     let pagemap = Pagemap::open(Some(pid)).map_err(failed())?;
     let mut found = PageSet::new();
     let mut elsewhere = PageSet::new();
-    let outcome =
-        pagemap.scan_kinds(
-            region.range,
-            OWNED,
-            &mut Vector::new(),
-            |range, kinds| match kinds.contains(Categories::PRESENT) {
-                true => found.insert(range),
-                false => elsewhere.insert(range),
-            },
-        );
+    let outcome = pagemap.scan_kinds(
+        region.range,
+        OWNED_WITH_PRESENCE,
+        &mut Vector::new(),
+        |range, kinds| match kinds.contains(Categories::PRESENT) {
+            true => found.insert(range),
+            false => elsewhere.insert(range),
+        },
+    );
     match outcome {
         Ok(()) => {}
         // Linux before 6.7 has no PAGEMAP_SCAN, and no markers without a userfaultfd of ours.
@@ -79,12 +78,9 @@ pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
 }
 
 /// Selects the pages that a process owns, and markers; says which are in memory.
-const OWNED: Query = Query {
-    inverted: Categories::FILE,
-    all_of: Categories::FILE,
-    any_of: Categories::PRESENT.union(Categories::SWAPPED),
+const OWNED_WITH_PRESENCE: Query = Query {
     report: Categories::PRESENT,
-    ..Query::ALL
+    ..OWNED
 };
 
 /// Removes the markers from pages that read as swapped out, where nothing is swapped out: the

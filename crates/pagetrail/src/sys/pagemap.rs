@@ -158,6 +158,29 @@ impl Pagemap {
     }
 }
 
+/// Selects pages in memory or swapped out that are the process's own, not the file's. A marker
+/// reads as a page that is swapped out.
+pub(crate) const OWNED: Query = Query {
+    write_protect: false,
+    only_registered: false,
+    inverted: Categories::FILE,
+    all_of: Categories::FILE,
+    any_of: Categories::PRESENT.union(Categories::SWAPPED),
+    report: Categories::NONE,
+};
+
+/// Selects pages in memory that are the process's own: neither the file's nor the page of zeros.
+pub(crate) const OWNED_IN_MEMORY: Query = Query {
+    write_protect: false,
+    only_registered: false,
+    inverted: Categories::FILE.union(Categories::ZERO),
+    all_of: Categories::FILE
+        .union(Categories::ZERO)
+        .union(Categories::PRESENT),
+    any_of: Categories::NONE,
+    report: Categories::NONE,
+};
+
 /// Whether a page is populated and the process's own.
 pub(crate) fn is_owned(entry: Entry) -> bool {
     entry.is_populated() && !entry.is_file()

@@ -32,28 +32,16 @@ use crate::page_set::{PageRange, PageSet};
 use crate::proc::map_files;
 use crate::proc::status::{may_be_swapped, stat_fields};
 use crate::region::Region;
-use crate::sys::pagemap::{Categories, Entry, Pagemap, Query, Vector, is_owned};
+use crate::sys::pagemap::{Categories, Entry, OWNED_IN_MEMORY, Pagemap, Query, Vector, is_owned};
 use crate::technique::Missed;
 use rustix::fs::{StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Selects pages in memory that are the process's own: neither the file's nor the page of zeros.
-const OWNED: Query = Query {
-    write_protect: false,
-    only_registered: false,
-    inverted: Categories::FILE.union(Categories::ZERO),
-    all_of: Categories::FILE
-        .union(Categories::ZERO)
-        .union(Categories::PRESENT),
-    any_of: Categories::NONE,
-    report: Categories::NONE,
-};
-
 const PRESENT: Query = Query {
     inverted: Categories::NONE,
     all_of: Categories::PRESENT,
-    ..OWNED
+    ..OWNED_IN_MEMORY
 };
 
 /// File times that are not exact are the same for two changes within a tick of the clock; a tick is
@@ -158,7 +146,7 @@ impl Discards {
         self.swapped = self.swapped.intersection(&private);
         self.gone = self.gone.intersection(&private);
         self.private = private;
-        let owned = self.scan(&new, OWNED, owned_now)?;
+        let owned = self.scan(&new, OWNED_IN_MEMORY, owned_now)?;
         self.owned.union_with(&owned);
         if self.swaps() {
             let swapped = self.scan(&new, SWAPPED, owned_elsewhere)?;
@@ -234,7 +222,7 @@ impl Discards {
         if self.private.is_empty() {
             return Ok(());
         }
-        let now = self.scan(&self.private.clone(), OWNED, owned_now)?;
+        let now = self.scan(&self.private.clone(), OWNED_IN_MEMORY, owned_now)?;
         let gone = self.owned.difference(&now);
         self.owned = now;
         let before = std::mem::replace(&mut self.gone, gone.clone());
@@ -374,7 +362,7 @@ impl Discards {
 const SWAPPED: Query = Query {
     inverted: Categories::FILE,
     all_of: Categories::FILE.union(Categories::SWAPPED),
-    ..OWNED
+    ..Query::ALL
 };
 
 /// Whether shared memory is anonymous (`shmem_zero_setup` in `mm/shmem.c`), and so without a

@@ -10,7 +10,7 @@
 
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
-use crate::sys::pagemap::{Categories, Pagemap, Query, Vector, is_owned};
+use crate::sys::pagemap::{OWNED, Pagemap, Vector, is_owned};
 use rustix::io::Errno;
 
 /// How a watch treats mappings without write permission.
@@ -32,16 +32,6 @@ pub enum Unwritable {
     /// registered with the userfaultfd.
     Always,
 }
-
-/// Selects pages in memory or swapped out that are the process's own, not the file's.
-const OWNED: Query = Query {
-    write_protect: false,
-    only_registered: false,
-    inverted: Categories::FILE,
-    all_of: Categories::FILE,
-    any_of: Categories::PRESENT.union(Categories::SWAPPED),
-    report: Categories::NONE,
-};
 
 /// The latent mappings of one address space.
 pub(super) struct Latent {

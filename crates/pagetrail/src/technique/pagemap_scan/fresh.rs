@@ -12,27 +12,15 @@
 //!   afterwards. In case it was migrated just then, those that seem empty are looked at again by
 //!   each of the next collects, [`LOOKS`] times.
 
-use super::{OWNED, PagemapScan, blocks};
+use super::{PagemapScan, blocks};
 use crate::error::Result;
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::status::may_be_swapped;
 use crate::region::Region;
-use crate::sys::pagemap::{Categories, Query, existing};
+use crate::sys::pagemap::{OWNED, OWNED_IN_MEMORY, Query, existing};
 
 /// How many collects look again at an entry that seemed empty.
 const LOOKS: usize = 4;
-
-/// Selects pages in memory that are neither the file's nor the page of zeros.
-const IN_MEMORY: Query = Query {
-    write_protect: false,
-    only_registered: false,
-    inverted: Categories::FILE.union(Categories::ZERO),
-    all_of: Categories::FILE
-        .union(Categories::ZERO)
-        .union(Categories::PRESENT),
-    any_of: Categories::NONE,
-    report: Categories::NONE,
-};
 
 /// What is known of memory that was armed lately.
 #[derive(Default)]
@@ -110,7 +98,7 @@ impl PagemapScan {
         let mut found = PageSet::new();
         // Few calls, instead of one for each run of entries.
         for range in blocks(&doubted).ranges() {
-            self.select(*range, IN_MEMORY, &mut found)?;
+            self.select(*range, OWNED_IN_MEMORY, &mut found)?;
         }
         let found = found.intersection(&doubted);
         if !found.is_empty() {

@@ -32,7 +32,7 @@ use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::Maps;
 use crate::region::Region;
-use crate::sys::pagemap::{Categories, Pagemap, Query, Vector};
+use crate::sys::pagemap::{Categories, OWNED, Pagemap, Query, Vector};
 use crate::sys::uffd::{Features, Mode, Uffd};
 use fresh::Fresh;
 use rustix::fd::OwnedFd;
@@ -131,17 +131,6 @@ const WRITTEN_SMALL: Query = Query {
     all_of: Categories::WRITTEN.union(Categories::HUGE),
     any_of: Categories::PRESENT.union(Categories::SWAPPED),
     ..WRITTEN
-};
-
-/// Selects pages in memory or swapped out that are the process's own, not the file's. (`unseen`
-/// memory has no markers, so what reads as swapped out is swapped out.)
-const OWNED: Query = Query {
-    write_protect: false,
-    only_registered: false,
-    inverted: Categories::FILE,
-    all_of: Categories::FILE,
-    any_of: Categories::PRESENT.union(Categories::SWAPPED),
-    report: Categories::NONE,
 };
 
 /// Selects pages that have a mark of protection. A mapping that was just registered has some only
@@ -333,6 +322,7 @@ impl PagemapScan {
         if !std::mem::take(&mut owned).is_empty() {
             self.uffd.release(range).map_err(failed)?;
         }
+        // `unseen` memory has no markers: what reads as swapped out is swapped out.
         self.select(range, OWNED, &mut owned)?;
         self.fresh.existed(&owned);
         let tables = blocks(&owned).intersection(&PageSet::from_iter([range]));
