@@ -21,7 +21,6 @@ use pagetrail_restore::{
 use program::{Program, checkpoint, may_choose_pids, options};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,20 +30,12 @@ fn started(kind: &str) -> Option<Program> {
 }
 
 fn started_by_anybody(kind: &str) -> Option<Program> {
-    let program = support::victim_program("corners")?;
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program);
-    command.arg(directory.path()).arg(kind);
-    let running = Program::start(&mut command, directory);
-    running.await_output("ready");
-    Some(running)
+    Program::of_victim("corners", &[kind])
 }
 
 fn ends_well(running: &Program) {
     File::create(running.directory.path().join("go")).unwrap();
-    let code = running.exit_code();
-    assert_eq!(code, Some(0), "{}", running.text("output"));
-    assert!(running.text("output").ends_with("clean\n"));
+    running.ends_clean();
 }
 
 /// Started anew, it finds what it had.

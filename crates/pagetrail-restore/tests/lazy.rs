@@ -17,7 +17,6 @@ use pagetrail_checkpoint::{Image, ProcessCheckpointer, ProcessOptions};
 use pagetrail_restore::{Error, check_lazily, restore_lazily};
 use program::{Program, checkpoint, may_choose_pids, options};
 use std::fs::File;
-use std::process::Command;
 use std::time::Duration;
 use support::{random, times};
 
@@ -35,18 +34,13 @@ fn may_be_lazy() -> bool {
 
 /// `tests/victims/lacking.c`, when all its memory is written.
 fn lacking(pages: u32, seed: u32, child: bool) -> Option<Program> {
-    let program = support::victim_program("lacking")?;
     if !may_be_lazy() {
         return None;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program);
-    command.arg(directory.path());
-    command.args([pages, seed].map(|number| number.to_string()));
-    command.args(child.then_some("child"));
-    let running = Program::start(&mut command, directory);
-    running.await_output("ready");
-    Some(running)
+    let numbers = [pages, seed].map(|number| number.to_string());
+    let mut arguments = numbers.each_ref().map(String::as_str).to_vec();
+    arguments.extend(child.then_some("child"));
+    Program::of_victim("lacking", &arguments)
 }
 
 /// Its checkpoint; it is killed, and finds what it waits for when it runs again.
@@ -72,9 +66,7 @@ fn memory_is_what_it_was_whatever_is_done_to_it_meanwhile() {
         // So that most of it is lacked when it is moved and discarded.
         std::thread::sleep(Duration::from_micros(random.u64(0..3000)));
         let given = pager.finish().unwrap();
-        let code = running.exit_code();
-        assert_eq!(code, Some(0), "{}", running.text("output"));
-        assert!(running.text("output").ends_with("clean\n"));
+        running.ends_clean();
         println!("{} pages given, {} waited for", given.pages, given.faults);
     }
 }
@@ -93,18 +85,13 @@ fn no_checkpoint_is_taken_while_pages_are_lacking() {
 
 #[test]
 fn a_program_that_is_checkpointed_again_and_again_goes_on_lazily() {
-    let Some(program) = support::victim_program("restored") else {
-        return;
-    };
     if !may_be_lazy() {
         return;
     }
+    let Some(running) = Program::of_victim("restored", &["4"]) else {
+        return;
+    };
     let mut random = random("lazy restore");
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program);
-    command.arg(directory.path()).arg("4");
-    let running = Program::start(&mut command, directory);
-    running.await_output("ready");
     for _ in 0..times(10, 300) {
         std::thread::sleep(Duration::from_micros(random.u64(0..20_000)));
         running.assert_running();
@@ -121,9 +108,7 @@ fn a_program_that_is_checkpointed_again_and_again_goes_on_lazily() {
         std::thread::sleep(Duration::from_millis(1));
     }
     File::create(running.directory.path().join("stop")).unwrap();
-    let code = running.exit_code();
-    assert_eq!(code, Some(0), "{}", running.text("output"));
-    assert!(running.text("output").ends_with("clean\n"));
+    running.ends_clean();
 }
 
 #[test]

@@ -25,16 +25,7 @@ use std::time::Duration;
 use support::{random, times};
 
 fn started() -> Option<Program> {
-    let program = support::victim_program("objects")?;
-    if !may_choose_pids() {
-        return None;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program);
-    command.arg(directory.path());
-    let running = Program::start(&mut command, directory);
-    running.await_output("ready");
-    Some(running)
+    may_choose_pids().then(|| Program::of_victim("objects", &[]))?
 }
 
 /// It is at work, and comes to its end by itself.
@@ -42,9 +33,7 @@ fn ends_well(running: &Program) {
     std::thread::sleep(Duration::from_millis(5));
     running.assert_running();
     File::create(running.directory.path().join("stop")).unwrap();
-    let code = running.exit_code();
-    assert_eq!(code, Some(0), "{}", running.text("output"));
-    assert!(running.text("output").ends_with("clean\n"));
+    running.ends_clean();
 }
 
 #[test]

@@ -30,18 +30,13 @@ use std::time::Duration;
 use support::{random, times};
 
 fn goes_on(threads: u32, rounds: u32) {
-    let Some(program) = support::victim_program("restored") else {
-        return;
-    };
     if !may_choose_pids() {
         return;
     }
+    let Some(running) = Program::of_victim("restored", &[&threads.to_string()]) else {
+        return;
+    };
     let mut random = random("restore");
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program);
-    command.arg(directory.path()).arg(threads.to_string());
-    let running = Program::start(&mut command, directory);
-    running.await_output("ready");
     let mut slowest = Duration::ZERO;
     for _ in 0..rounds {
         std::thread::sleep(Duration::from_micros(random.u64(0..20_000)));
@@ -61,9 +56,7 @@ fn goes_on(threads: u32, rounds: u32) {
         std::thread::sleep(Duration::from_millis(1));
     }
     File::create(running.directory.path().join("stop")).unwrap();
-    let code = running.exit_code();
-    assert_eq!(code, Some(0), "{}", running.text("output"));
-    assert!(running.text("output").ends_with("clean\n"));
+    running.ends_clean();
     println!("{rounds} restores of {threads} threads, the slowest in {slowest:?}");
 }
 
@@ -318,17 +311,12 @@ fn what_is_not_as_it_was_is_said_before_anything_starts() {
 
 #[test]
 fn a_mapped_file_that_was_written_since_is_noticed() {
-    let Some(program) = support::victim_program("restored") else {
-        return;
-    };
     if !may_choose_pids() {
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program);
-    command.arg(directory.path()).arg("1");
-    let running = Program::start(&mut command, directory);
-    running.await_output("ready");
+    let Some(running) = Program::of_victim("restored", &["1"]) else {
+        return;
+    };
     let mut image = checkpoint(running.pid());
     running.kill();
     let strict = RestoreOptions {
@@ -373,15 +361,10 @@ fn private_kib(pid: u32) -> u64 {
 #[test]
 fn copies_share_what_none_of_them_writes() {
     const KIB: u64 = 64 << 10;
-    let Some(program) = support::victim_program("brood") else {
+    let pages = (KIB / 4).to_string();
+    let Some(running) = Program::of_victim("brood", &[&pages, "3", "1"]) else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program);
-    command.arg(directory.path());
-    command.args([(KIB / 4).to_string().as_str(), "3", "1"]);
-    let running = Program::start(&mut command, directory);
-    running.await_output("ready");
     let mut image = checkpoint(running.pid());
     let alone = private_kib(running.pid());
     assert!(alone > KIB, "{alone} KiB");
@@ -425,20 +408,15 @@ fn restores_for_another_test() {
 
 #[test]
 fn a_kill_of_who_restores_leaves_no_half_started_process() {
-    let Some(program) = support::victim_program("restored") else {
-        return;
-    };
     if !may_choose_pids() {
         return;
     }
     // What the killed process leaves becomes a child of this one.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+    let Some(running) = Program::of_victim("restored", &["2"]) else {
+        return;
+    };
     let mut random = random("killed restore");
-    let directory = tempfile::tempdir().unwrap();
-    let mut command = Command::new(program);
-    command.arg(directory.path()).arg("2");
-    let running = Program::start(&mut command, directory);
-    running.await_output("ready");
     let place = tempfile::tempdir().unwrap();
     let store = Store::create(&place.path().join("store"), false).unwrap();
     let mut writer = store.writer(WriterOptions::default()).unwrap();

@@ -35,6 +35,18 @@ impl Program {
         Self { pid, directory }
     }
 
+    /// Starts the victim `name` with its directory and `arguments`, and waits until it is ready;
+    /// otherwise the test is skipped.
+    pub(crate) fn of_victim(name: &str, arguments: &[&str]) -> Option<Self> {
+        let program = support::victim_program(name)?;
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new(program);
+        command.arg(directory.path()).args(arguments);
+        let running = Self::start(&mut command, directory);
+        running.await_output("ready");
+        Some(running)
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get() as u32
     }
@@ -65,6 +77,13 @@ impl Program {
     pub(crate) fn exit_code(&self) -> Option<i32> {
         let status = waitpid(Some(self.pid), WaitOptions::empty()).unwrap();
         status.unwrap().1.exit_status()
+    }
+
+    /// Waits for the end of a program that has found nothing wrong.
+    pub(crate) fn ends_clean(&self) {
+        let code = self.exit_code();
+        assert_eq!(code, Some(0), "{}", self.text("output"));
+        assert!(self.text("output").ends_with("clean\n"));
     }
 }
 
