@@ -273,15 +273,9 @@ fn put(entry: &mut [u8], bits: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::set;
 
     const PAGE: u64 = 4096;
-
-    fn set(ranges: &[(u64, u64)]) -> PageSet {
-        let ranges = ranges
-            .iter()
-            .map(|&(from, to)| PageRange::new(from * PAGE, to * PAGE));
-        ranges.flatten().collect()
-    }
 
     /// Amends entries from page 100 on, where a scan for new mappings fails: then what exists
     /// counts as written.

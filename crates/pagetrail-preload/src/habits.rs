@@ -117,14 +117,7 @@ fn worth(set: &PageSet) -> PageSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn set(ranges: &[(u64, u64)]) -> PageSet {
-        let page = pagetrail::page_size();
-        let ranges = ranges
-            .iter()
-            .map(|&(from, to)| PageRange::new(from * page, to * page));
-        ranges.flatten().collect()
-    }
+    use crate::testing::set;
 
     /// A program that writes `pages` in every round; how many faults each of `rounds` takes.
     fn faults(habits: &mut Habits, pages: &PageSet, rounds: usize) -> Vec<u64> {

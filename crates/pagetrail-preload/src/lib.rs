@@ -36,4 +36,6 @@ mod scan;
 mod settings;
 mod spans;
 mod sys;
+#[cfg(test)]
+mod testing;
 mod tracker;

@@ -209,14 +209,7 @@ fn around(spans: &[Span], predicted: &PageSet) -> Vec<Span> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn set(ranges: &[(u64, u64)]) -> PageSet {
-        let page = pagetrail::page_size();
-        let ranges = ranges
-            .iter()
-            .map(|&(from, to)| PageRange::new(from * page, to * page));
-        ranges.flatten().collect()
-    }
+    use crate::testing::set;
 
     #[test]
     fn spans_leave_out_what_is_not_armed_and_reach_over_gaps() {
