@@ -37,13 +37,14 @@ struct Part<'a> {
 }
 
 impl Score {
-    /// Of the tests of a suite, by environment.
+    /// The scores of a suite's tests, one for each environment.
     pub(crate) fn of_suite(tests: &[TestResult]) -> Vec<Self> {
         let all = tests.iter().flat_map(|test| &test.environments);
         combine(all.map(Part::of_test))
     }
 
-    /// Of suites, by environment: each suite counts the same, however many tests it has.
+    /// The scores of all suites, one for each environment: each suite counts the same, however many
+    /// tests it has.
     pub(crate) fn overall(suites: &[SuiteResult]) -> Vec<Self> {
         let all = suites.iter().flat_map(|suite| &suite.scores);
         combine(all.map(Part::of_suite))

@@ -29,9 +29,9 @@ pub struct Function {
 /// How often something happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// What.
+    /// The name of the exit reason or event.
     pub name: String,
-    /// How often.
+    /// The number of times.
     pub count: u64,
 }
 
@@ -42,7 +42,7 @@ pub struct Found {
     pub functions: Vec<Function>,
     /// Exits of virtual machines by their reasons, the most frequent first.
     pub exits: Vec<Count>,
-    /// Tracepoints, in the order in which they were named; those alone that were passed.
+    /// Tracepoints that were hit, in the order in which they were named.
     pub events: Vec<Count>,
     /// What taking a time costs, in nanoseconds; it is subtracted from the times already.
     pub timer_ns: f64,

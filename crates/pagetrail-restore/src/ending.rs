@@ -13,18 +13,18 @@ use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-/// How long is waited before it is looked again whether all have ended.
+/// Time between two looks whether all processes have ended.
 const PAUSE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 2_000_000,
 };
-/// Of a process in `/proc`.
+/// The directory of a process's descriptors, below `/proc/PID`.
 const DESCRIPTORS: &CStr = c"fd";
 const INFO: &[u8] = b"fdinfo/";
-/// How long the path of a file there is at most, its end included.
+/// The length of the longest path `fdinfo/NUMBER`, with its terminating zero.
 const PATH_BYTES: usize = INFO.len() + 11;
 const API: &[u8] = b"API:\taa:";
-/// Bits of the features in `fdinfo` that the kernel keeps for itself.
+/// Bits of the features in `fdinfo` that are the kernel's own flags.
 const KERNELS_BITS: u64 = 1 << 31;
 
 /// Kills a process.
@@ -47,19 +47,19 @@ pub(crate) fn pause() {
     }
 }
 
-/// Ends all that lack pages of which this process has a userfaultfd, which it has inherited; `own`
-/// is its directory in `/proc`.
+/// Ends every process that lacks pages and whose userfaultfd this process has inherited; `own` is
+/// the directory of this process in `/proc`.
 pub(crate) fn end_as_heir(own: BorrowedFd<'_>) {
     while end_those_of_descriptors(own) {
         pause();
     }
 }
 
-/// Tells whether some are left.
+/// Kills the processes that wait for pages now; returns whether any process is left.
 fn end_those_of_descriptors(own: BorrowedFd<'_>) -> bool {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(directory) = openat(own, DESCRIPTORS, flags, Mode::empty()) else {
-        // No descriptor is left for it, say. While this process lives, none is closed.
+        // There may be no descriptor left for it. Until this process ends, none is closed.
         return true;
     };
     let mut are_left = false;
@@ -72,16 +72,17 @@ fn end_those_of_descriptors(own: BorrowedFd<'_>) -> bool {
         are_left |= match waits_for_pages(own, number) {
             Some(true) => !end(&missing::inherited(number)),
             Some(false) => false,
-            // It is looked again.
+            // The next look may find out.
             None => true,
         };
     }
     are_left
 }
 
-/// Ends who waits for pages of a userfaultfd; tells whether its process has gone.
+/// Kills the processes of threads that wait for pages of a userfaultfd; returns whether the process
+/// of that userfaultfd has ended.
 fn end(missing: &Missing) -> bool {
-    // What it has said before, nobody hears any more.
+    // Messages that were read before are lost: a thread that is woken sends its message again.
     missing.wake_all();
     let each = |message| match message {
         Message::Fault { thread, .. } => kill_waiting(thread),

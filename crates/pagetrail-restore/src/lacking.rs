@@ -1,18 +1,18 @@
 //! [`Lacking`]: which addresses of a process still lack their contents, and where these are in the
 //! image; pure.
 //!
-//! A program moves and discards memory that it lacks as any other: so an address and the one that
-//! the image has differ in time.
+//! A program moves and discards memory that it lacks like any other memory, so a page may come to
+//! have another address than it has in the image.
 
 use pagetrail::{PageRange, PageSet};
 use std::collections::BTreeMap;
 
-/// Neighbouring pages that are neighbours in the image as well.
+/// Adjacent pages of the process that are adjacent in the image too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Where they are in the process.
+    /// Their addresses in the process.
     pub(crate) range: PageRange,
-    /// Where the first one is in the image.
+    /// The address of the first page in the image.
     pub(crate) from: u64,
 }
 
@@ -43,12 +43,12 @@ impl Piece {
 /// What an address space lacks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lacking {
-    /// By their starts: end, and where they are in the image. They do not overlap.
+    /// Pieces, which do not overlap, by start address: end address, and start in the image.
     pieces: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Lacking {
-    /// All of these, which are where they were in the image.
+    /// An address space that lacks these pages, each at its address in the image.
     pub(crate) fn of(pages: &PageSet) -> Self {
         let piece = |range: &PageRange| (range.start(), (range.end(), range.start()));
         Self {
@@ -86,7 +86,7 @@ impl Lacking {
             .collect()
     }
 
-    /// A range lacks nothing more.
+    /// Notes that a range has its contents, or needs none any more.
     pub(crate) fn remove(&mut self, range: PageRange) {
         for part in self.within(range) {
             let Some(whole) = self.at(part.range.start()) else {
@@ -104,7 +104,7 @@ impl Lacking {
         }
     }
 
-    /// What was in a range is at another place now, and what that lacked has gone.
+    /// Notes that the contents of a range were moved to `to`, over what was there.
     pub(crate) fn moved(&mut self, range: PageRange, to: u64) {
         let parts = self.within(range);
         self.remove(range);
@@ -118,7 +118,7 @@ impl Lacking {
         }
     }
 
-    /// How many bytes that are.
+    /// The number of bytes that are lacking.
     pub(crate) fn bytes(&self) -> u64 {
         let pieces = self.pieces.iter();
         pieces.map(|(start, (end, _))| end - start).sum()

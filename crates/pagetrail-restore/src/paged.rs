@@ -1,9 +1,9 @@
 //! [`Space`]: a process that lacks pages, as its pager knows it.
 //!
-//! The kernel says what was done to memory afterwards, and of several threads in any order. What
-//! was moved somewhere may so be reported before what was unmapped there earlier. It fills no page
-//! while there is something that it has not said: if it answers otherwise, what it says next has
-//! happened after all that was heard.
+//! The kernel reports changes of mappings after they were made, and those of several threads in any
+//! order: `mremap(2)` to an address may be reported before the earlier `munmap(2)` of that address.
+//! While a report is unread, the kernel fills no page and answers `EAGAIN`. So once it has filled
+//! one, every later report is of a later change.
 
 use crate::lacking::Lacking;
 use crate::sys::missing::{Filled, Missing};
@@ -22,14 +22,14 @@ pub(crate) struct Space {
     /// One of its threads, where one is known.
     pub(crate) thread: Option<u32>,
     pub(crate) lacking: Lacking,
-    /// Where pages are brought that nobody waits for.
+    /// The address from which pages are filled that no thread waits for.
     pub(crate) next: u64,
     /// Addresses of pages for which threads wait.
     pub(crate) waiting: VecDeque<u64>,
     pub(crate) is_gone: bool,
-    /// Where something was moved to, perhaps after what is yet to be heard.
+    /// Addresses to which memory was moved, perhaps after changes that are not reported yet.
     arrived: PageSet,
-    /// What was unmapped, or moved there afterwards.
+    /// Addresses of `arrived` that were reported as unmapped: before or after the move.
     doubtful: PageSet,
 }
 
@@ -48,7 +48,8 @@ impl Space {
         }
     }
 
-    /// That of a child, which lacks what this one does, but for what is zeros for children.
+    /// The space of a child that was forked now. It lacks what this one lacks, without memory that
+    /// children see as zeros.
     pub(crate) fn child(&self, missing: Missing) -> Self {
         let mut lacking = self.lacking.clone();
         let wiped = match (self.thread, lacking.is_empty()) {
@@ -69,7 +70,7 @@ impl Space {
         self.is_gone || self.lacking.is_empty()
     }
 
-    /// What was in a range is at another address.
+    /// Notes that the contents of a range were moved to another address.
     pub(crate) fn moved(&mut self, range: PageRange, to: u64) {
         self.lacking.moved(range, to);
         self.doubtful.remove(range);
@@ -78,7 +79,8 @@ impl Space {
         }
     }
 
-    /// A range was unmapped. It may be mapped again: nothing is filled to find that out.
+    /// Notes that a range was unmapped. It may be mapped again, so no page of it is filled before
+    /// that is known.
     pub(crate) fn unmapped(&mut self, range: PageRange) {
         let range = PageSet::from_iter([range]);
         let doubtful = range.intersection(&self.arrived);
@@ -88,7 +90,7 @@ impl Space {
         self.doubtful.union_with(&doubtful);
     }
 
-    /// Ranges of which it must be asked whether they are mapped.
+    /// Ranges that may be mapped or not: the process's mappings say which.
     pub(crate) fn doubtful(&self) -> Vec<PageRange> {
         self.doubtful.ranges().to_vec()
     }
@@ -97,13 +99,13 @@ impl Space {
         self.doubtful.clear();
     }
 
-    /// See [`Missing::fill`].
+    /// Fills pages; see [`Missing::fill`].
     pub(crate) fn fill(&mut self, address: u64, contents: &[u8]) -> Result<Filled, Errno> {
         let filled = self.missing.fill(address, contents);
         self.answered(filled)
     }
 
-    /// See [`Missing::zero`].
+    /// Fills pages with zeros; see [`Missing::zero`].
     pub(crate) fn zero(&mut self, page: PageRange) -> Result<Filled, Errno> {
         let filled = self.missing.zero(page);
         self.answered(filled)

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::{Duration, Instant};
 
-/// How long is waited for others to give descriptors back, when nothing else can be done.
+/// The timeout for other processes to give descriptors back, when nothing else can be done.
 const TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -20,20 +20,20 @@ pub(crate) struct Shortage {
 }
 
 impl Shortage {
-    /// There was none for a child. The first thing is to allow more.
+    /// Notes that there was no descriptor for a child, and raises the limit.
     pub(crate) fn begins(&mut self, errno: Errno) {
         if self.now.replace(errno).is_none() {
             allow_more();
         }
     }
 
-    /// Something was done for another process.
+    /// Notes that a page was filled, or a descriptor became free.
     pub(crate) fn has_passed(&mut self) {
         *self = Self::default();
     }
 
-    /// Nothing could be done. Waits a moment where descriptors are short; gives the reason when
-    /// that has lasted too long.
+    /// Notes that nothing could be done for any process. Where descriptors are short it waits a
+    /// moment, and after [`TIMEOUT`] without progress returns the error to give up with.
     pub(crate) fn goes_on(&mut self) -> Option<Errno> {
         let errno = self.now?;
         let since = *self.without_progress_since.get_or_insert_with(Instant::now);
@@ -42,10 +42,10 @@ impl Shortage {
     }
 }
 
-/// Lets this process have as many descriptors as it may. Allocates nothing, and takes no lock.
+/// Raises the limit of descriptors to the hard limit. Allocates nothing, and takes no lock.
 pub(crate) fn allow_more() {
     let limit = getrlimit(Resource::Nofile);
-    // It is not raised where that is forbidden; there is another way then, or an error.
+    // Where that is forbidden the limit stays, and the caller waits for a descriptor or fails.
     let _ = setrlimit(
         Resource::Nofile,
         Rlimit {

@@ -4,13 +4,14 @@ use pagetrail::{PageRange, PageSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
-/// That of the process of a thread; none if the kernel does not say.
+/// Finds the memory that children of this thread's process see as zeros; nothing where its mappings
+/// cannot be read.
 pub(crate) fn of(thread: u32) -> PageSet {
     let file = File::open(format!("/proc/{thread}/smaps"));
     file.map_or_else(|_| PageSet::new(), |file| listed(BufReader::new(file)))
 }
 
-/// In a text like that of `proc_pid_smaps(5)`.
+/// Finds it in the text of `proc_pid_smaps(5)`: mappings with the flag `wf`.
 fn listed(mut text: impl BufRead) -> PageSet {
     let mut found = PageSet::new();
     let (mut mapping, mut line) = (None, Vec::new());
@@ -28,7 +29,7 @@ fn listed(mut text: impl BufRead) -> PageSet {
     found
 }
 
-/// The range with which the line of a mapping begins.
+/// Parses the addresses with which the first line of a mapping begins.
 fn range(line: &[u8]) -> Option<PageRange> {
     let end = line.iter().position(|byte| *byte == b' ')?;
     let (start, end) = std::str::from_utf8(&line[..end]).ok()?.split_once('-')?;

@@ -22,9 +22,9 @@ use crate::pressure;
 use crate::process::Process;
 use crate::status::{Status, TargetStatus};
 
-/// How often new processes are looked for.
+/// Time from one search for new processes to the next.
 const SEARCH_EVERY: Duration = Duration::from_secs(2);
-/// How often the status that is served is made anew, at most.
+/// Shortest time after which the status that is served is made anew.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 /// Samples of the pool that are kept for the page.
 const SHARES_MAX: usize = 2000;
@@ -33,7 +33,7 @@ const SHARES_MAX: usize = 2000;
 /// window is over, so that its mappings are complete.
 pub type StartGuest = Box<dyn Fn(&[OsString], SourceKind) -> Result<(u32, Box<dyn Source>)>>;
 
-/// What each target was allowed at a time.
+/// Bytes of fast memory that each target was allowed at one time.
 #[derive(Debug)]
 pub(crate) struct Shares {
     pub(crate) seconds: f64,

@@ -24,9 +24,9 @@ pub struct Status {
     pub dry_run: bool,
     /// Time since the start.
     pub uptime_s: f64,
-    /// Of the pool: all it has.
+    /// Bytes of fast memory that the daemon may use.
     pub fast_bytes: u64,
-    /// What nobody is allowed.
+    /// Bytes of fast memory that no target is allowed at the moment.
     pub fast_free_bytes: u64,
     /// How often the configuration was read anew.
     pub reloads: u64,

@@ -40,17 +40,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// A mapping takes some 10 us to be handed over while the process stands still, in which as many
-/// pages are copied: those with fewer are not worth it.
+/// Mappings with fewer dirty pages are copied in the pause instead of handed over: a hand-over
+/// takes some 10 us, in which so many pages can be copied.
 const MAPPING_PAGES_MIN: u64 = 16;
-/// Mappings that are handed over at most, those first that have most of the pages.
+/// The largest number of mappings that are handed over; those with the most pages come first.
 const MAPPINGS_MAX: usize = 1024;
 
 /// The synchronous userfaultfd of a process, and what answers its faults.
 pub(crate) struct Freezer {
     pid: u32,
     place: Place,
-    /// For the next freeze.
+    /// Answers the faults of the next freeze, and was started before it.
     handler: Option<Handler>,
 }
 
@@ -225,9 +225,9 @@ pub(crate) struct FrozenProcess {
     lender: Arc<Uffd>,
     /// The mappings as they were lent; none once they were given back.
     lent: Vec<Region>,
-    /// What may be registered with the synchronous descriptor.
+    /// Memory that may still be registered with the synchronous descriptor.
     left: PageSet,
-    /// Whether all went back as it came.
+    /// Whether every mapping was given back to `lender` as it was lent.
     is_settled: bool,
     place: Place,
     handler: Handler,
