@@ -6,6 +6,9 @@ use anyhow::{Result, ensure};
 
 use crate::repo::Repo;
 
+/// A test that is quickly compiled.
+const SMALL_TEST: &str = "snapshots";
+
 /// How it is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
@@ -62,10 +65,13 @@ impl Product {
     pub fn build(self, repo: &Repo, profile: Profile) -> Result<PathBuf> {
         let mut cargo = repo.cargo(&["build", "--quiet"]);
         match (profile, self) {
-            // A package by itself has other features of its dependencies than the workspace that
-            // was just tested, so cargo would compile all of these once more.
-            (Profile::Dev, Self::Command) => cargo.args(["--workspace", "--bin", self.file()]),
-            (Profile::Dev, _) => cargo.args(["--workspace", "--lib"]),
+            // Cargo compiles a dependency once for each set of features, and which features it has
+            // depends on all that a command builds. So each builds what tests are built with: the
+            // whole workspace, and, for the sake of what tests alone depend on, a test.
+            (Profile::Dev, Self::Command) => {
+                cargo.args(["--workspace", "--bin", self.file(), "--test", SMALL_TEST])
+            }
+            (Profile::Dev, _) => cargo.args(["--workspace", "--lib", "--test", SMALL_TEST]),
             (Profile::Release, _) => cargo.args(["--release", "--package", self.package()]),
         };
         let file = self.file();
