@@ -7,6 +7,7 @@
     reason = "a task talks to the person who started it"
 )]
 
+pub mod lane;
 pub mod packages;
 pub mod products;
 pub mod recordings;

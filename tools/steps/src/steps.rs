@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Instant;
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
 /// The error of what cannot be done on this machine: why, and the cure. A step takes it as
 /// [`Outcome::NotHere`]; elsewhere it makes exit status 3.
@@ -47,7 +48,7 @@ impl Outcome {
 }
 
 /// The steps run so far.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Steps {
     failed: Vec<String>,
     seconds: Vec<(String, f64)>,
@@ -79,6 +80,18 @@ impl Steps {
                 self.not_here.push((name.to_owned(), reason));
             }
         }
+    }
+
+    /// Adds steps that ran beside these.
+    pub fn add(&mut self, others: Self) {
+        self.failed.extend(others.failed);
+        self.seconds.extend(others.seconds);
+        self.not_here.extend(others.not_here);
+    }
+
+    /// The names of the steps, in their order.
+    pub fn names(&self) -> Vec<&str> {
+        self.seconds.iter().map(|(name, _)| name.as_str()).collect()
     }
 
     /// Lists the steps with their times, and names those that did not pass; true if none failed.

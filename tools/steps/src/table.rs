@@ -6,7 +6,8 @@
 //! `absent`, and a reason where it is not `works`. Where it is and there is one all the same, the
 //! table shows it instead of the word: for `auto`, the technique that was chosen.
 //!
-//! A test that ends early leaves a row of another kind: `pagetrail-skips` writes it.
+//! A test that ends early leaves a row of another kind: `pagetrail-skips` writes it. A place that
+//! cannot be visited has one row, [`unvisited`]; it stands for all that is known elsewhere.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,6 +40,14 @@ pub struct Table {
     cells: BTreeMap<(usize, usize), Cell>,
     /// Tests that ended early, by place and name, and why.
     skipped: BTreeMap<(String, String), String>,
+    /// Places that could not be visited, and why.
+    unvisited: Vec<(String, String)>,
+}
+
+/// The row of a place that could not be visited, with a line break.
+pub fn unvisited(place: &str, reason: &str) -> String {
+    let row = serde_json::json!({ "where": place, "unvisited": reason });
+    format!("{row}\n")
 }
 
 impl Table {
@@ -58,6 +67,7 @@ impl Table {
                     .with_context(|| format!("{}:{}", file.display(), number + 1))?;
             }
         }
+        table.fill_unvisited();
         Ok(table)
     }
 
@@ -68,6 +78,11 @@ impl Table {
         if row.get("skipped").is_some() {
             let test = (field("where")?.to_owned(), field("skipped")?.to_owned());
             self.skipped.insert(test, field("reason")?.to_owned());
+            return Ok(());
+        }
+        if row.get("unvisited").is_some() {
+            let place = (field("where")?.to_owned(), field("unvisited")?.to_owned());
+            self.unvisited.push(place);
             return Ok(());
         }
         let status = match field("status")? {
@@ -94,19 +109,24 @@ impl Table {
         Ok(())
     }
 
-    /// Rows that say, for a place that could not be visited, that nothing of what is known
-    /// elsewhere is there.
-    pub fn absent_at(&self, place: &str, reason: &str) -> String {
-        let rows = self.cells.keys().map(|&(line, technique)| {
-            let subject = &self.lines[line].1;
-            let technique = &self.techniques[technique];
-            let row = serde_json::json!({
-                "where": place, "subject": subject, "technique": technique,
-                "status": "absent", "reason": reason,
-            });
-            format!("{row}\n")
-        });
-        rows.collect()
+    /// Says, for each place that could not be visited, that nothing of what is known elsewhere is
+    /// there.
+    fn fill_unvisited(&mut self) {
+        let known: Vec<(String, usize)> = self
+            .cells
+            .keys()
+            .map(|&(line, technique)| (self.lines[line].1.clone(), technique))
+            .collect();
+        for (place, reason) in std::mem::take(&mut self.unvisited) {
+            for (subject, technique) in &known {
+                let line = position(&mut self.lines, (place.clone(), subject.clone()));
+                let cell = self.cells.entry((line, *technique));
+                cell.or_insert_with(|| Cell {
+                    status: Status::Absent,
+                    reason: reason.clone(),
+                });
+            }
+        }
     }
 
     /// True if some technique failed somewhere.
@@ -299,9 +319,9 @@ skipped: vm, forks: no KVM
         table
             .add(&row("this machine", "compare", "works", ""))
             .unwrap();
-        for row in table.absent_at("Linux 6.1 guest", "no QEMU").lines() {
-            table.add(row).unwrap();
-        }
+        let row = unvisited("Linux 6.1 guest", "no QEMU");
+        table.add(row.trim_end()).unwrap();
+        table.fill_unvisited();
         assert!(
             table
                 .render()

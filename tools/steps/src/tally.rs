@@ -5,12 +5,13 @@ use std::io::{self, Read, Write};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 
 /// Enough to see which tests of a suite had ended.
 const LAST_LINES: usize = 20;
 
 /// The sum of the `test result:` lines seen.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
     /// Tests that passed.
     pub passed: u64,
@@ -23,10 +24,13 @@ pub struct Tally {
     /// What the harnesses said of the tests that failed, to be said again at the end of a long run.
     pub failures: Vec<String>,
     /// Within such words.
+    #[serde(skip)]
     failing: bool,
     /// The last complete lines, for a harness that does not come to its end.
+    #[serde(skip)]
     last: VecDeque<String>,
     /// The line that is not complete yet.
+    #[serde(skip)]
     line: Vec<u8>,
 }
 
@@ -93,6 +97,14 @@ impl Tally {
     pub fn lose(&mut self, why: &str) {
         self.failures.extend(self.last.drain(..));
         self.failures.push(why.to_owned());
+    }
+
+    /// Adds a sum of runs that have ended, each of them added already.
+    pub fn join(&mut self, sum: Self) {
+        self.passed += sum.passed;
+        self.ignored += sum.ignored;
+        self.failed += sum.failed;
+        self.failures.extend(sum.failures);
     }
 
     /// Adds a run that has ended. One that failed without a word (killed, not even built) is one

@@ -16,7 +16,7 @@ use pagetrail_rig::{Rig, guest, place, programs};
 use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{NotHere, Outcome};
-use pagetrail_steps::table::Table;
+use pagetrail_steps::table;
 use pagetrail_steps::tally::Tally;
 
 /// An integration test that runs in guests.
@@ -146,8 +146,8 @@ pub fn run(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
             Ok(passed) => fine &= passed,
             Err(error) if error.is::<NotHere>() => {
                 let reason = error.to_string();
-                let lines = Table::read(rows)?.absent_at(&place(series), &reason);
-                fs::write(rows.join(format!("guest-{}", series.name)), lines)?;
+                let row = table::unvisited(&place(series), &reason);
+                fs::write(rows.join(format!("guest-{}", series.name)), row)?;
                 absent.push(reason);
             }
             Err(error) => {

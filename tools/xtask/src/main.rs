@@ -134,6 +134,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
     let fine = match task {
         "test" => test::run(&repo)?,
         "quick" => test::quick(&repo)?,
+        // Started by the task test.
+        test::LANE => test::lane(&repo, rest)?,
         "tidy" => tidy::run(&repo)?,
         "ship" => ship::run(&repo),
         "api" => pagetrail_public_api::update(&repo.root).map(|()| true)?,
@@ -236,6 +238,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         | "install"
         | "soak"
         | "subpage"
+        | test::LANE
         | "measure-collector"
         | "measure-checkpointer" => None,
         "bench"

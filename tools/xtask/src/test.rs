@@ -1,13 +1,16 @@
 //! `cargo xtask test`: everything that must be fine, on any machine, in one command.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 
 use crate::leftovers::Before;
 use crate::{book, capi, notices, ship, tidy};
+use pagetrail_steps::lane::{Lane, Report};
+use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{Outcome, Steps};
 use pagetrail_steps::table::Table;
@@ -16,8 +19,13 @@ use pagetrail_steps::{packages, victims};
 use pagetrail_suites::{arm64, checkpointer, collector, exact, guests, model, ooh, posix, subpage};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
+///
+/// Guests use one processor for much of their time, and one of them runs at a time: they are a lane
+/// beside the other steps. It begins when all that guests run is built, so that no file of theirs
+/// changes below them.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
-    let rows = repo.target.join("rows");
+    let began = Instant::now();
+    let rows = rows(repo);
     if rows.exists() {
         fs::remove_dir_all(&rows)?;
     }
@@ -27,15 +35,21 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     let mut steps = Steps::default();
     steps.run("system packages", packages::ensure_installed);
     steps.run("formatting", || formatting(repo));
-    steps.run("clippy", || clippy(repo));
     steps.run("tidy", || tidy::run(repo).map(Outcome::of));
+    steps.run("clippy", || clippy(repo));
+    steps.run("victims", || build_victims(repo));
+    steps.run("test programs", || build_tests(repo));
+    let lane = Lane::start(repo, GUESTS, &[LANE.as_ref(), GUESTS.as_ref()]);
+    let lane = lane.unwrap_or_else(|error| {
+        println!("{GUESTS} come last: {error:#}\n");
+        None
+    });
     steps.run("third-party notices", || {
         notices::write(repo, &repo.target.join("share")).map(|_| Outcome::Passed)
     });
     steps.run("book", || book::build(repo));
-    steps.run("documentation", || documentation(repo));
-    steps.run("victims", || build_victims(repo));
     steps.run("tests", || tests(repo, &rows, &mut tally));
+    steps.run("documentation", || documentation(repo));
     steps.run("attaching inside a PID namespace", || {
         in_pid_namespace(repo, &mut tally)
     });
@@ -53,17 +67,10 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
         posix::test(repo)
     });
     steps.run("CRIU", || checkpointer::test(repo));
-    steps.run("suites in guests", || guests::run(repo, &rows, &mut tally));
-    steps.run("logs of processor and hypervisor", || {
-        ooh::run(repo, ooh::Extent::Short, Some(&rows), &mut tally)
-    });
-    steps.run("conformance on arm64", || arm64::run(repo, &mut tally));
-    steps.run("model against real machines", || {
-        model::run(repo, &mut tally)
-    });
-    steps.run("programs as guests, exactly", || {
-        exact::run(repo, Some(&rows))
-    });
+    match lane {
+        Some(lane) => lane.join(&mut steps, &mut tally),
+        None => in_guests(repo, &mut steps, &mut tally),
+    }
     steps.run("no process goes on", || before.check(repo));
     let mut early = 0;
     steps.run("techniques", || techniques(&rows, &mut early));
@@ -71,8 +78,48 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
         println!("{line}");
     }
     let fine = steps.finish();
+    println!("{:>8.1} s  in all", began.elapsed().as_secs_f64());
     println!("{}", tally.sum(early));
     Ok(fine)
+}
+
+/// The task that runs a lane's steps, for [`run`] alone.
+pub(crate) const LANE: &str = "lane";
+/// The lane of all steps with guests.
+const GUESTS: &str = "guests";
+
+/// Runs the steps of a lane; the last argument is the file for what became of them.
+pub(crate) fn lane(repo: &Repo, arguments: &[String]) -> Result<bool> {
+    let [name, report] = arguments else {
+        bail!("{LANE} takes a lane and a file");
+    };
+    ensure!(name == GUESTS, "no lane '{name}'");
+    let Report {
+        mut steps,
+        mut tally,
+    } = Report::default();
+    in_guests(repo, &mut steps, &mut tally);
+    Report { steps, tally }.write(Path::new(report))?;
+    Ok(true)
+}
+
+/// The steps with guests, one after the other: the rig has one guest at a time.
+fn in_guests(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
+    let rows = rows(repo);
+    steps.run("suites in guests", || guests::run(repo, &rows, tally));
+    steps.run("logs of processor and hypervisor", || {
+        ooh::run(repo, ooh::Extent::Short, Some(&rows), tally)
+    });
+    steps.run("conformance on arm64", || arm64::run(repo, tally));
+    steps.run("model against real machines", || model::run(repo, tally));
+    steps.run("programs as guests, exactly", || {
+        exact::run(repo, Some(&rows))
+    });
+}
+
+/// Where tests leave rows for the table of techniques.
+fn rows(repo: &Repo) -> PathBuf {
+    repo.target.join("rows")
 }
 
 /// Runs what finds most mistakes soonest: no guests, no programs of others, one technique.
@@ -132,6 +179,14 @@ fn build_victims(repo: &Repo) -> Result<Outcome> {
         return Ok(Outcome::NotHere("no gcc".to_owned()));
     }
     victims::build(repo).map(|_| Outcome::Passed)
+}
+
+/// Compiles all tests, and the command and libraries that they run.
+fn build_tests(repo: &Repo) -> Result<Outcome> {
+    for product in [Product::Command, Product::AllocatorLibrary] {
+        product.build(repo, Profile::Dev)?;
+    }
+    succeeds(&mut repo.cargo(&["test", "--quiet", "--workspace", "--no-run"]))
 }
 
 fn tests(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
