@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use clap::{ColorChoice, ValueEnum};
-use ratatui::crossterm::style::force_color_output;
+use pagetrail_top::force_color_output;
 
 use crate::args::ColorArg;
 

@@ -51,9 +51,20 @@ pub(crate) fn report(verbose: u8) -> Result<()> {
     Ok(())
 }
 
-/// Drops events that a terminal would get, or reports them again.
-pub(crate) fn mute_on_terminal(muted: bool) {
-    MUTED.store(muted && io::stderr().is_terminal(), Ordering::Relaxed);
+/// Drops events that a terminal would get, until the value is dropped.
+pub(crate) fn mute_on_terminal() -> Muted {
+    MUTED.store(io::stderr().is_terminal(), Ordering::Relaxed);
+    Muted
+}
+
+/// Events that a terminal would get are dropped while this is there.
+#[must_use]
+pub(crate) struct Muted;
+
+impl Drop for Muted {
+    fn drop(&mut self) {
+        MUTED.store(false, Ordering::Relaxed);
+    }
 }
 
 fn level(verbose: u8, named: Option<&str>) -> Result<LevelFilter> {

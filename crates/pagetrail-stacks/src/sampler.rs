@@ -93,6 +93,19 @@ pub struct Summary {
     pub sample_ns: f64,
 }
 
+impl Summary {
+    /// What sampling two processes came to: samples and losses are added, and of period and price
+    /// the greater counts.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.samples += other.samples;
+        self.lost += other.lost;
+        self.period = self.period.max(other.period);
+        self.sample_ns = self.sample_ns.max(other.sample_ns);
+        self
+    }
+}
+
 /// Samples the page faults of a process.
 pub struct Sampler {
     shared: Arc<Shared>,

@@ -3,9 +3,8 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use pagetrail_recorder::Totals;
 use pagetrail_report::words;
-
-use super::recorder::Totals;
 
 /// Time before the line appears: short recordings show none.
 const QUIET: Duration = Duration::from_secs(1);

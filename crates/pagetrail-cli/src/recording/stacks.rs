@@ -1,12 +1,11 @@
-//! [`Stacks`]: samples which code dirties the pages of a recording, where that is asked for and
+//! [`Sampling`]: samples which code dirties the pages of a recording, where that is asked for and
 //! possible. Where it is not, one line says so and the recording goes on without.
 
 use std::collections::BTreeSet;
 
-use pagetrail::{DirtySource, PageSet, Technique};
+use pagetrail::{DirtySource, Technique};
 use pagetrail_report::words;
-use pagetrail_stacks::{Mark, Options, Period, Sampler, Summary, Unwind};
-use pagetrail_trail::{Attribution, StackTable};
+use pagetrail_stacks::{Options, Period, Sampler, Summary, Unwind};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::exit;
@@ -31,7 +30,7 @@ impl Sampling {
     }
 
     /// Begins to sample the target of a source.
-    pub(crate) fn start(&mut self, source: &dyn DirtySource) -> Option<Stacks> {
+    pub(crate) fn start(&mut self, source: &dyn DirtySource) -> Option<Sampler> {
         let technique = source.technique_name();
         if !makes_writes_fault(technique) {
             self.say(format!(
@@ -49,7 +48,7 @@ impl Sampling {
                             .into(),
                     );
                 }
-                Some(Stacks(sampler))
+                Some(sampler)
             }
             Err(error) => {
                 self.say(format!("recording without stacks: {error}"));
@@ -66,58 +65,18 @@ impl Sampling {
     }
 }
 
-/// What was sampled, in one process or several.
-#[derive(Clone, Copy)]
-pub(crate) struct Sampled(Summary);
-
-impl Sampled {
-    /// What was sampled in both.
-    pub(crate) fn and(self, other: Self) -> Self {
-        let (mut sum, other) = (self.0, other.0);
-        sum.samples += other.samples;
-        sum.lost += other.lost;
-        sum.period = sum.period.max(other.period);
-        sum.sample_ns = sum.sample_ns.max(other.sample_ns);
-        Self(sum)
-    }
-}
-
-/// A sampler of the target's page faults.
-pub(crate) struct Stacks(Sampler);
-
-impl Stacks {
-    /// The present, to be taken before a collect.
-    pub(crate) fn mark(&self) -> Mark {
-        self.0.mark()
-    }
-
-    /// Attributes the dirty pages of the round that was collected since `began`. Returns with it
-    /// the stacks that are new.
-    pub(crate) fn attribute(&mut self, began: Mark, dirty: &PageSet) -> (Attribution, StackTable) {
-        self.0.attribute(began, dirty)
-    }
-
-    /// What was sampled so far.
-    pub(crate) fn sampled(&self) -> Sampled {
-        Sampled(self.0.summary())
-    }
-}
-
-impl Sampled {
-    /// One line about it.
-    pub(crate) fn line(self) -> String {
-        let summary = self.0;
-        let period = match summary.period {
-            1 => "each fault".into(),
-            n => format!("one of {} faults", words::count(n.into())),
-        };
-        format!(
-            "sampled {} with stacks ({period} at the end), {} lost; one costs {}",
-            words::plural(summary.samples, "page fault"),
-            words::count(summary.lost),
-            words::time(summary.sample_ns)
-        )
-    }
+/// One line about what was sampled, in one process or several.
+pub(crate) fn line(summary: Summary) -> String {
+    let period = match summary.period {
+        1 => "each fault".into(),
+        n => format!("one of {} faults", words::count(n.into())),
+    };
+    format!(
+        "sampled {} with stacks ({period} at the end), {} lost; one costs {}",
+        words::plural(summary.samples, "page fault"),
+        words::count(summary.lost),
+        words::time(summary.sample_ns)
+    )
 }
 
 /// Whether the first write to a page in a round is a page fault of the thread that writes. The

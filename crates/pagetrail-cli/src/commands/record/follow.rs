@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pagetrail::{Change, DirtySource, Member, State, Tree};
+use pagetrail_recorder::Recorder;
+use pagetrail_stacks::Sampler;
 use pagetrail_trail::{Inherited, Origin, Process};
 
 use super::{Session, is_gone};
 use crate::exit;
-use crate::recording::recorder::Recorder;
-use crate::recording::round;
 use crate::recording::stacks::Sampling;
 use crate::session::find;
 use crate::session::start::{self, Named};
@@ -73,7 +73,7 @@ impl Session<'_> {
                             // The end of the program that was started comes by `wait`.
                             Change::Ended { number, ended } => {
                                 let at = nanoseconds(tree.began().elapsed());
-                                recorder.ended(number, at, &round::end(ended))?;
+                                recorder.ended(number, at, &pagetrail_recorder::end(ended))?;
                             }
                             Change::Refused { pid, error } => exit::message(&format!(
                                 "process {} is not recorded: {error}",
@@ -160,10 +160,7 @@ fn describe(member: &Member, named: Named<'_>, interval: Duration) -> Process {
     }
 }
 
-fn sample(
-    sampling: &mut Option<Sampling>,
-    source: &dyn DirtySource,
-) -> Option<crate::recording::stacks::Stacks> {
+fn sample(sampling: &mut Option<Sampling>, source: &dyn DirtySource) -> Option<Sampler> {
     sampling.as_mut()?.start(source)
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail::{Ended, Error, State, TrackMode};
+use pagetrail_recorder::{Recorder, Totals};
 use pagetrail_report::words;
 use pagetrail_trail::End;
 
@@ -19,9 +20,7 @@ use crate::exit;
 use crate::recording::metrics::Metrics;
 use crate::recording::output::Output;
 use crate::recording::progress::Progress;
-use crate::recording::recorder::{Recorder, Totals};
-use crate::recording::round;
-use crate::recording::stacks::{Sampling, raise_descriptor_limit};
+use crate::recording::stacks::{self, Sampling, raise_descriptor_limit};
 use crate::session::find;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
@@ -175,7 +174,7 @@ impl Session<'_> {
     fn record(&mut self, args: &RecordArgs, output: &Output) -> Result<Totals> {
         let to_file = || output.path().display().to_string();
         let mut schedule = Schedule::new(Instant::now(), self.interval, args.duration);
-        let mut recorder = Recorder::new(output);
+        let mut recorder = Recorder::new(|| Ok(Box::new(output.begin()?)));
         self.add_present(&mut recorder);
         let stop = self.rounds(
             &mut recorder,
@@ -184,10 +183,10 @@ impl Session<'_> {
         );
         self.progress.erase();
         if let Some(sampled) = recorder.sampled() {
-            exit::message(&sampled.line());
+            exit::message(&stacks::line(sampled));
         }
         let end = match stop {
-            Ok(Stop::Ended) => round::end(self.wait_for_end()),
+            Ok(Stop::Ended) => pagetrail_recorder::end(self.wait_for_end()),
             Ok(Stop::Requested) => End::Detached,
             Err(error) => {
                 // If the file cannot grow, this fails too, and the trail reads as cut off.

@@ -1,16 +1,10 @@
 //! `pagetrail top`: the live view of a process, or of a program that it starts, with its children.
 //!
-//! [`pane::Pane`] collects the rounds of a process, [`state::TopState`] holds the last of them,
-//! [`view::draw`] draws them, [`view::action`] maps keys to actions, and [`screen::Screen`]
-//! controls the terminal.
+//! [`pane::Pane`] collects the rounds of a process; `pagetrail-top` holds the last of them, draws
+//! them and reads keys.
 
 pub(crate) mod args;
-mod functions;
 mod pane;
-mod processes;
-mod screen;
-mod state;
-mod view;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,16 +15,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pagetrail::{Change, DirtySource, Error, Member, Origin, State};
 use pagetrail_report::words;
+use pagetrail_top::{Action, Input, ProcessTable, Screen};
 use pagetrail_trail::End;
 use pagetrail_vm::UnitStrategy;
 
 use self::args::TopArgs;
 use self::pane::Pane;
-use self::processes::ProcessTable;
-use self::screen::{Input, Screen};
-use self::view::Action;
+use crate::events;
 use crate::exit;
-use crate::recording::round;
 use crate::recording::stacks::Sampling;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
@@ -81,6 +73,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<ExitCode> {
     });
     let ended = {
         let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
+        // Until the terminal is as it was.
+        let _muted = events::mute_on_terminal();
         let mut screen = Screen::take().context("cannot take the terminal")?;
         live.follow(&mut subject, &mut screen, &mut signals)?
     };
@@ -229,10 +223,7 @@ impl Live<'_> {
         }
         let panes = self.panes.iter();
         let states = panes.map(|(number, pane)| (*number, pane.parent, &pane.state));
-        let table = ProcessTable {
-            lines: processes::lines(states, self.shown),
-            is_open: self.shows_processes,
-        };
+        let table = ProcessTable::new(states, self.shown, self.shows_processes);
         if let Some(pane) = self.panes.get(&self.shown) {
             screen.draw(&pane.state, &table)?;
         }
@@ -248,7 +239,7 @@ impl Live<'_> {
     ) -> Result<Option<End>> {
         let state = subject.wait(Duration::ZERO);
         if let State::Ended(ended) = state {
-            return Ok(Some(round::end(ended)));
+            return Ok(Some(pagetrail_recorder::end(ended)));
         }
         if self.is_over || state == State::Running && Instant::now() < schedule.deadline() {
             return Ok(None);
@@ -262,7 +253,7 @@ impl Live<'_> {
                     return Ok(None);
                 }
                 return Ok(match subject.wait(POLL_INTERVAL) {
-                    State::Ended(ended) => Some(round::end(ended)),
+                    State::Ended(ended) => Some(pagetrail_recorder::end(ended)),
                     // Others of its tree may live on.
                     _ if subject.count() > 1 => None,
                     _ => Some(End::Gone),
@@ -302,7 +293,7 @@ impl Live<'_> {
                 }
                 Change::Ended { number, ended } if number == self.shown => {
                     if let Some(pane) = self.panes.get_mut(&number) {
-                        pane.state.finish(round::end(ended));
+                        pane.state.finish(pagetrail_recorder::end(ended));
                     }
                 }
                 Change::Ended { number, .. } => drop(self.panes.remove(&number)),

@@ -8,7 +8,7 @@ use pagetrail_trail::{End, Event, Overhead, Predicted, Round, SubpageWrites};
 
 /// The number of a round as 32 bits, as the trail stores it.
 pub(crate) fn index(round: &pagetrail::Round<'_>) -> Result<u32> {
-    u32::try_from(round.index()).context("more than 2^32 rounds; record with a longer --interval")
+    u32::try_from(round.index()).context("more than 2^32 rounds; a longer interval makes fewer")
 }
 
 /// Converts a round to the type of the trail.
@@ -60,7 +60,8 @@ fn subpage_writes(subpages: &Subpages) -> SubpageWrites {
 
 /// Converts how the target ended; unknown if the target was already running when it was attached
 /// to.
-pub(crate) fn end(ended: Option<Ended>) -> End {
+#[must_use]
+pub fn end(ended: Option<Ended>) -> End {
     match ended {
         Some(Ended::Exited(code)) => End::Exited(code),
         Some(Ended::Killed(signal)) => End::Killed(signal),

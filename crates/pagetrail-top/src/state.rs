@@ -16,7 +16,7 @@ const ROUNDS_MAX: usize = 120;
 /// in a fraction of the interval even if the program writes every other page.
 const RANGES_MAX: usize = 200_000;
 
-/// The order of the mappings.
+/// The order of the mappings in the live view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sort {
     /// Most pages written in the last round first.
@@ -48,9 +48,9 @@ pub(crate) struct Line<'a> {
     pub(crate) counts: MappingCounts,
 }
 
-/// The state of the live view.
+/// The state of the live view of one process: its last rounds, and the numbers computed from them.
 #[derive(Clone, Debug)]
-pub(crate) struct TopState {
+pub struct TopState {
     trail: Trail,
     analysis: Analysis,
     /// Pages written in the last round, per mapping.
@@ -66,7 +66,7 @@ pub(crate) struct TopState {
 
 impl TopState {
     /// A view without rounds yet.
-    pub(crate) fn new(header: Header) -> Self {
+    pub fn new(header: Header) -> Self {
         Self {
             trail: Trail {
                 header,
@@ -82,23 +82,18 @@ impl TopState {
     }
 
     /// Says that functions are sampled, and shows them.
-    pub(crate) fn show_functions(&mut self) {
+    pub fn show_functions(&mut self) {
         self.functions = Some(Functions::default());
         self.shows_functions = true;
     }
 
     /// Changes between the table of mappings and that of functions, where there is one.
-    pub(crate) fn switch_table(&mut self) {
+    pub fn switch_table(&mut self) {
         self.shows_functions = self.functions.is_some() && !self.shows_functions;
     }
 
     /// Adds what functions wrote in the round that comes next.
-    pub(crate) fn push_functions(
-        &mut self,
-        attribution: &Attribution,
-        page_writes: u64,
-        new: StackTable,
-    ) {
+    pub fn push_functions(&mut self, attribution: &Attribution, page_writes: u64, new: StackTable) {
         if let Some(functions) = &mut self.functions {
             functions.push_round(attribution, page_writes, new);
         }
@@ -116,7 +111,7 @@ impl TopState {
     }
 
     /// Adds the next round, with all mappings that rounds in view refer to.
-    pub(crate) fn push_round(&mut self, round: &Round, mappings: &[Mapping]) {
+    pub fn push_round(&mut self, round: &Round, mappings: &[Mapping]) {
         self.trail.mappings = mappings.to_vec();
         self.trail.rounds.push(round.clone());
         self.forget();
@@ -124,7 +119,7 @@ impl TopState {
     }
 
     /// Computes what the view shows. Only the process in view needs it.
-    pub(crate) fn refresh(&mut self) {
+    pub fn refresh(&mut self) {
         if !std::mem::take(&mut self.is_stale) {
             return;
         }
@@ -151,12 +146,12 @@ impl TopState {
     }
 
     /// Records how the target ended.
-    pub(crate) fn finish(&mut self, end: End) {
+    pub fn finish(&mut self, end: End) {
         self.trail.end = Some(end);
     }
 
     /// Changes to the next order.
-    pub(crate) fn next_sort(&mut self) {
+    pub fn next_sort(&mut self) {
         self.sort = match self.sort {
             Sort::LastRound => Sort::Window,
             Sort::Window => Sort::Address,
@@ -170,7 +165,7 @@ impl TopState {
     }
 
     /// The rounds in view as a trail of their own.
-    pub(crate) fn trail(&self) -> &Trail {
+    pub fn trail(&self) -> &Trail {
         &self.trail
     }
 

@@ -16,11 +16,9 @@ use super::processes::ProcessTable;
 use super::state::TopState;
 use super::view::{self, Action};
 
-use crate::events;
-
 /// An event from the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+pub enum Input {
     /// A key that has an action.
     Action(Action),
     /// The size of the terminal changed.
@@ -30,7 +28,7 @@ pub(crate) enum Input {
 }
 
 /// The terminal in raw mode, on its alternate screen.
-pub(crate) struct Screen {
+pub struct Screen {
     terminal: DefaultTerminal,
     keyboard: Keyboard,
     size: Option<(u16, u16)>,
@@ -53,7 +51,11 @@ impl AsFd for Keyboard {
 
 impl Screen {
     /// Switches the terminal to the live view; a panic restores it before printing its message.
-    pub(crate) fn take() -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// Those of the terminal, which is then as it was.
+    pub fn take() -> io::Result<Self> {
         let stdin = io::stdin();
         let keyboard = match stdin.is_terminal() {
             true => Keyboard::Stdin(stdin),
@@ -63,7 +65,6 @@ impl Screen {
             // Part of the setup may have succeeded.
             let _ = ratatui::try_restore();
         })?;
-        events::mute_on_terminal(true);
         Ok(Self {
             terminal,
             keyboard,
@@ -71,15 +72,23 @@ impl Screen {
         })
     }
 
-    /// Shows the state.
-    pub(crate) fn draw(&mut self, state: &TopState, processes: &ProcessTable) -> io::Result<()> {
+    /// Shows the state of a process, and the processes beside it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the terminal.
+    pub fn draw(&mut self, state: &TopState, processes: &ProcessTable) -> io::Result<()> {
         self.terminal
             .draw(|frame| view::draw(frame, state, processes))?;
         Ok(())
     }
 
     /// Waits for input, `timeout` at most.
-    pub(crate) fn input(&mut self, timeout: Duration) -> io::Result<Option<Input>> {
+    ///
+    /// # Errors
+    ///
+    /// Those of the terminal; one that is gone is [`Input::Gone`].
+    pub fn input(&mut self, timeout: Duration) -> io::Result<Option<Input>> {
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
         let mut waiting = [PollFd::new(&self.keyboard, PollFlags::IN)];
         let ready = match poll(&mut waiting, Some(&timeout)) {
@@ -114,6 +123,5 @@ impl Drop for Screen {
     fn drop(&mut self) {
         // If the terminal is gone, there is nothing to restore.
         let _ = ratatui::try_restore();
-        events::mute_on_terminal(false);
     }
 }

@@ -14,20 +14,21 @@ use pagetrail_trail::Mapping;
 
 /// A mapping and its number in the order of appearance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Numbered {
+pub struct Numbered {
     /// Number of the mapping, counted from 0.
-    pub(crate) index: usize,
+    pub index: usize,
     /// The mapping itself.
-    pub(crate) mapping: Mapping,
+    pub mapping: Mapping,
 }
 
 /// Changes of the mappings in one round.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Changes {
+#[non_exhaustive]
+pub struct Changes {
     /// Mappings that vanished, with their last round.
-    pub(crate) gone: Vec<Numbered>,
+    pub gone: Vec<Numbered>,
     /// Mappings that are new, in the order of their numbers.
-    pub(crate) appeared: Vec<Numbered>,
+    pub appeared: Vec<Numbered>,
     /// Lines for the report about new mappings that another technique tracks.
     pub(crate) notes: Vec<String>,
 }

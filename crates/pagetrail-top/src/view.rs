@@ -15,7 +15,7 @@ use super::state::TopState;
 
 /// The action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub enum Action {
     /// Quit the live view.
     Quit,
     /// Show the mappings in the next order.
@@ -32,7 +32,7 @@ pub(crate) enum Action {
 
 /// Returns the action for the bytes of one read from the terminal. Function keys arrive as
 /// sequences that begin with Escape and have none; Escape alone is a key.
-pub(crate) fn action(keys: &[u8]) -> Option<Action> {
+pub fn action(keys: &[u8]) -> Option<Action> {
     match keys {
         [0x1b] => Some(Action::Quit),
         [0x1b, ..] => None,
@@ -55,7 +55,7 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const LABEL_WIDTH: u16 = 20;
 
 /// Draws the whole view.
-pub(crate) fn draw(frame: &mut Frame<'_>, state: &TopState, processes: &ProcessTable) {
+pub fn draw(frame: &mut Frame<'_>, state: &TopState, processes: &ProcessTable) {
     let functions = state.function_lines();
     let lines = match &functions {
         _ if processes.is_open => processes.lines.len().min(usize::from(u16::MAX) - 1) as u16,

@@ -16,11 +16,26 @@ const DEPTH_MAX: usize = 12;
 
 /// The processes in view, and how they are shown.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ProcessTable {
+pub struct ProcessTable {
     /// Parents before their children.
     pub(crate) lines: Vec<ProcessLine>,
     /// Whether the table is shown in place of that of mappings.
     pub(crate) is_open: bool,
+}
+
+impl ProcessTable {
+    /// A table of processes that come with their number and their parent's, of which the number
+    /// `shown` is in view; `is_open`: it is shown in place of the table of mappings.
+    pub fn new<'a>(
+        processes: impl IntoIterator<Item = (u32, Option<u32>, &'a TopState)>,
+        shown: u32,
+        is_open: bool,
+    ) -> Self {
+        Self {
+            lines: lines(processes, shown),
+            is_open,
+        }
+    }
 }
 
 /// A process in view.
@@ -39,7 +54,8 @@ pub(crate) struct ProcessLine {
     is_shown: bool,
 }
 
-/// The lines for processes, each with its number and its parent's; `shown` is the one in view.
+/// The lines of a [`ProcessTable`], for processes that come with their number and their parent's;
+/// `shown` is the number of the one in view.
 pub(crate) fn lines<'a>(
     processes: impl IntoIterator<Item = (u32, Option<u32>, &'a TopState)>,
     shown: u32,

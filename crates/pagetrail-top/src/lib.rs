@@ -1,0 +1,18 @@
+//! The live view of `pagetrail top`, for a terminal: the last rounds of a process, which mappings
+//! and functions they dirtied, and the processes beside it.
+//!
+//! [`TopState`] holds the last rounds of one process, [`draw`] draws it (a pure function, on any
+//! frame of ratatui), [`action`] maps keys to actions, and [`Screen`] controls the terminal.
+//! Nothing is collected here: rounds come in the types of `pagetrail-trail`, whatever found them.
+
+mod functions;
+mod processes;
+mod screen;
+mod state;
+mod view;
+
+pub use processes::ProcessTable;
+pub use ratatui::crossterm::style::force_color_output;
+pub use screen::{Input, Screen};
+pub use state::TopState;
+pub use view::{Action, action, draw};
