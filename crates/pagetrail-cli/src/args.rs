@@ -58,7 +58,7 @@ pub(crate) struct Cli {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Try every technique on this machine and say which work, and why the others do not
-    Check(CheckArgs),
+    Check(crate::commands::check::CheckArgs),
     /// Record what a program writes, round by round, into a file
     ///
     /// Tracks a running process (-p), or starts a program and tracks it from its first instruction
@@ -183,24 +183,16 @@ pub(crate) enum Command {
     Tier(crate::commands::tier::args::TierArgs),
     /// Run a program as the guest of a virtual machine on KVM, where the processor logs which pages
     /// it writes
-    Vm(crate::vm::args::VmArgs),
+    Vm(crate::commands::vm::args::VmArgs),
     /// Write a shell's completions to standard output
     #[command(after_help = "Examples:\n  \
         pagetrail completions bash > ~/.local/share/bash-completion/completions/pagetrail\n  \
         pagetrail completions zsh > /usr/local/share/zsh/site-functions/_pagetrail\n  \
         pagetrail completions fish > ~/.config/fish/completions/pagetrail.fish")]
-    Completions(CompletionsArgs),
+    Completions(crate::commands::generate::CompletionsArgs),
     /// Write man pages and shell completions
     #[command(hide = true)]
-    Generate(GenerateArgs),
-}
-
-/// Arguments of `check`.
-#[derive(Args, Debug)]
-pub(crate) struct CheckArgs {
-    /// Write one JSON document to standard output
-    #[arg(long)]
-    pub(crate) json: bool,
+    Generate(crate::commands::generate::GenerateArgs),
 }
 
 /// Numbers of sub-pages into which a sub-page heap can divide a page.
@@ -324,29 +316,13 @@ pub(crate) enum ColorArg {
     Never,
 }
 
-/// Arguments of `completions`.
+/// Whether a program to be started is to be a guest.
 #[derive(Args, Debug)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    #[arg(value_name = "SHELL")]
-    pub(crate) shell: ShellArg,
-}
-
-/// A shell with completions.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-#[allow(missing_docs, reason = "names of shells")]
-pub(crate) enum ShellArg {
-    Bash,
-    Zsh,
-    Fish,
-}
-
-/// Arguments of `generate`.
-#[derive(Args, Debug)]
-pub(crate) struct GenerateArgs {
-    /// The directory that gets `man/` and `completions/`
-    #[arg(value_name = "DIR")]
-    pub(crate) directory: PathBuf,
+pub(crate) struct GuestArgs {
+    /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
+    /// pagetrail vm)
+    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again", "max_overhead"])]
+    pub(crate) vm: bool,
 }
 
 #[cfg(test)]

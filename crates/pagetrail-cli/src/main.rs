@@ -9,7 +9,6 @@ mod outfile;
 mod recording;
 mod session;
 mod version;
-mod vm;
 
 use std::process::ExitCode;
 

@@ -4,13 +4,21 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
 use pagetrail::{Capabilities, Technique};
 use serde::Serialize;
 
 use super::report::style;
-use crate::args::CheckArgs;
 use crate::exit;
+
+/// Arguments of `check`.
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// Write one JSON document to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// The document of `--json`, schema 1. Within a schema number fields are only ever added.
 #[derive(Serialize)]

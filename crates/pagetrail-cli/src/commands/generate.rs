@@ -3,16 +3,41 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Arg, Command, CommandFactory, ValueEnum};
+use clap::{Arg, Args, Command, CommandFactory, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::args::{Cli, CompletionsArgs, GenerateArgs, ShellArg};
+use crate::args::Cli;
 use crate::exit;
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: ShellArg,
+}
+
+/// A shell with completions.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+#[allow(missing_docs, reason = "names of shells")]
+pub(crate) enum ShellArg {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Arguments of `generate`.
+#[derive(Args, Debug)]
+pub(crate) struct GenerateArgs {
+    /// The directory that gets `man/` and `completions/`
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+}
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {

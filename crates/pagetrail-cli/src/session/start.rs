@@ -13,13 +13,12 @@ use pagetrail::{
 use pagetrail_trail::Header;
 use pagetrail_vm::UnitStrategy;
 
-use crate::args::{HugePagesArg, TargetArgs, TechniqueArgs};
+use crate::args::{GuestArgs, HugePagesArg, TargetArgs, TechniqueArgs};
 use crate::exit;
+use crate::session::guest::{self, Subpages};
 use crate::session::pace::Budget;
 use crate::session::subject::Subject;
 use crate::session::subpage;
-use crate::vm::args::GuestArgs;
-use crate::vm::guest::{self, Subpages};
 
 /// The target that the command line names.
 #[derive(Clone, Copy, Debug)]

@@ -13,10 +13,10 @@ use super::args::TakeArgs;
 use super::metrics::Metrics;
 use super::{json, plain, text, writer};
 use crate::exit;
+use crate::session::guest;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::start;
-use crate::vm::guest;
 
 /// How soon a signal is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(100);

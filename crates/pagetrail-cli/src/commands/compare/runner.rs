@@ -21,8 +21,8 @@ use pagetrail_vm::check::{report, try_accesses, try_guest};
 use super::capture::Capture;
 use super::tracker::{self, Tracked};
 use super::waiting::{Limits, set_apart};
+use crate::session::guest;
 use crate::session::{start, subpage};
-use crate::vm::guest;
 
 /// The name of the suite that is one program.
 pub(super) const PROGRAM: &str = "program";

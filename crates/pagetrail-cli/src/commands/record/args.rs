@@ -8,11 +8,10 @@ use pagetrail::TrackMode;
 use pagetrail_stacks::Unwind;
 use pagetrail_vm::UnitStrategy;
 
-use crate::args::{DEFAULT_FILE, SUBPAGES, TechniqueArgs, TreeArgs, duration};
+use crate::args::{DEFAULT_FILE, GuestArgs, SUBPAGES, TechniqueArgs, TreeArgs, duration};
 use crate::commands::report::args::PictureArgs;
 use crate::session::pace::{BudgetArgs, Interval, interval};
 use crate::session::start::Named;
-use crate::vm::args::GuestArgs;
 use pagetrail_endpoint::Address;
 
 /// Arguments of `record`.

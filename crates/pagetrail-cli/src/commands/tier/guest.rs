@@ -7,7 +7,7 @@ use pagetrail::{DirtySource, TrackMode};
 use pagetrail_tier::source::{Rounds, Source};
 use pagetrail_tier_service::{SourceKind, machine_limit};
 
-use crate::vm::guest;
+use crate::session::guest;
 
 /// Starts a program, whose output does not mix with that of this command; returns its PID, and what
 /// reports its accesses. Its first window is over, so that its mappings are complete.

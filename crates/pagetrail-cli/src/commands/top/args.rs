@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{TargetArgs, TechniqueArgs};
+use crate::args::{GuestArgs, TargetArgs, TechniqueArgs};
 use crate::commands::record::args::StacksArg;
 use crate::session::pace::{BudgetArgs, Interval, interval};
-use crate::vm::args::GuestArgs;
 
 /// Arguments of `top`.
 #[derive(Args, Debug)]

@@ -34,15 +34,6 @@ pub(crate) enum VmCommand {
     Check(CheckArgs),
 }
 
-/// Whether a program to be started is to be a guest.
-#[derive(Args, Debug)]
-pub(crate) struct GuestArgs {
-    /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
-    /// pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again", "max_overhead"])]
-    pub(crate) vm: bool,
-}
-
 /// Arguments of `vm run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {

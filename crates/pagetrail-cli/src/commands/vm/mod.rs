@@ -1,5 +1,7 @@
 //! `pagetrail vm`: runs programs as guests of a virtual machine, and reports what KVM offers.
 
+pub(crate) mod args;
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -9,9 +11,9 @@ use pagetrail_vm::Settings;
 use pagetrail_vm::check::{Report, report, try_accesses, try_guest, try_units};
 use serde::Serialize;
 
+use self::args::{CheckArgs, RunArgs, VmArgs, VmCommand};
 use crate::exit;
 use crate::session::subpage;
-use crate::vm::args::{CheckArgs, RunArgs, VmArgs, VmCommand};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &VmArgs) -> Result<ExitCode> {
