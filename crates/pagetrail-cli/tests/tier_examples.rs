@@ -4,7 +4,10 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::path::Path;
+use std::thread;
 
 use serde_json::Value;
 
@@ -44,6 +47,55 @@ fn the_configuration_of_the_daemonset_is_read() {
     assert!(line.contains("nobody answers"), "{line}");
     // Without the host's processes there is nothing to keep.
     assert!(yaml.contains("hostPID: true"));
+}
+
+/// A daemon that hangs still answers: its numbers are served by a thread of their own.
+#[test]
+fn the_probe_of_the_daemonset_fails_where_the_status_is_old() {
+    let yaml = example("pagetrail-tier-daemonset.yaml");
+    let (_, probe) = yaml.split_once("livenessProbe:").expect("a probe");
+    let (_, line) = probe.split_once("command: ").expect("its command");
+    let words: Vec<String> =
+        serde_json::from_str(line.lines().next().expect("a list")).expect("JSON");
+    assert_eq!(words[1..4], ["tier", "status", "--config"]);
+    assert_eq!(words[5..], ["--max-age", "2m"]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    // Whoever is asked so often says what a daemon says, of so many seconds ago.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("its address").to_string();
+    let text =
+        format!("listen = \"{address}\"\n[[target]]\nname = \"a\"\npid = 1\nfast = \"1M\"\n");
+    fs::write(directory.join("tier.toml"), text).expect("written");
+    let serving = thread::spawn(move || {
+        let body = r#"{"schema":1,"pid":4711,"mode":"island","dry_run":false,"uptime_s":400.0,
+            "fast_bytes":0,"fast_free_bytes":0,"reloads":0,"targets":[]}"#;
+        for age in [1, 30, 121] {
+            let (mut client, _) = listener.accept().expect("a client");
+            let mut request = [0; 1000];
+            let _ = client.read(&mut request).expect("a request");
+            let head = format!("HTTP/1.1 200 OK\r\nAge: {age}\r\nConnection: close\r\n\r\n");
+            let written = client.write_all((head + body).as_bytes());
+            written.expect("it is read");
+        }
+    });
+    let ask = || {
+        let mut arguments = vec!["tier", "status", "--config", "tier.toml"];
+        arguments.extend(words[5..].iter().map(String::as_str));
+        common::run(directory, &arguments)
+    };
+    let fresh = ask();
+    assert_eq!(fresh.status.code(), Some(0), "{fresh:?}");
+    assert!(!String::from_utf8_lossy(&fresh.stdout).contains("ago"));
+    let older = ask();
+    assert_eq!(older.status.code(), Some(0), "{older:?}");
+    assert!(String::from_utf8_lossy(&older.stdout).contains("as it was 30.0 s ago"));
+    let line = common::error_line(&ask(), 2);
+    assert!(
+        line.contains("process 4711 does not go on; start it again"),
+        "{line}"
+    );
+    serving.join().expect("it was asked three times");
 }
 
 #[test]

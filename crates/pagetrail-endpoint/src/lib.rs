@@ -84,8 +84,16 @@ impl FromStr for Address {
     }
 }
 
-/// What is served: a content type and a text by path.
-type Pages = BTreeMap<&'static str, (&'static str, String)>;
+/// What is served, by path.
+type Pages = BTreeMap<&'static str, Page>;
+
+/// A text, and since when it is served.
+#[derive(Clone, Debug)]
+struct Page {
+    content_type: &'static str,
+    text: String,
+    since: Instant,
+}
 
 /// Texts that are served, until it is dropped.
 #[derive(Debug)]
@@ -146,10 +154,17 @@ impl Endpoint {
         &self.address
     }
 
-    /// Serves a text from now on.
+    /// Serves a text from now on. The header `Age` of an answer says for how many seconds it has
+    /// been the same one: who serves is a thread of its own, which answers also when the others
+    /// hang.
     pub fn set(&self, path: &'static str, content_type: &'static str, text: String) {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        pages.insert(path, (content_type, text));
+        let page = Page {
+            content_type,
+            text,
+            since: Instant::now(),
+        };
+        pages.insert(path, page);
     }
 }
 
@@ -353,13 +368,23 @@ fn answer(mut stream: impl Read + Write, pages: &Mutex<Pages>) -> io::Result<()>
         _ => None,
     };
     let paths = || pages.keys().copied().collect::<Vec<_>>().join(" and ");
-    let (status, content_type, body) = match found {
-        Some((content_type, text)) => ("200 OK", *content_type, text.clone()),
-        None => ("404 Not Found", "text/plain", format!("see {}\n", paths())),
+    let (status, content_type, body, age) = match found {
+        Some(page) => (
+            "200 OK",
+            page.content_type,
+            page.text.clone(),
+            format!("Age: {}\r\n", page.since.elapsed().as_secs()),
+        ),
+        None => (
+            "404 Not Found",
+            "text/plain",
+            format!("see {}\n", paths()),
+            String::new(),
+        ),
     };
     write!(
         stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n{age}\
          Connection: close\r\n\r\n{body}",
         body.len()
     )
@@ -381,13 +406,23 @@ fn request(stream: &mut impl Read) -> io::Result<String> {
 
 /// Asks for a path.
 pub fn get(address: &Address, path: &str) -> Result<String> {
+    get_with_age(address, path).map(|(text, _)| text)
+}
+
+/// Asks for a path, and for how long its text has been the same one, to the second; zero where the
+/// answer does not say.
+pub fn get_with_age(address: &Address, path: &str) -> Result<(String, Duration)> {
     match address {
         Address::Tcp(tcp) => ask(TcpStream::connect(tcp), address, path),
         Address::Unix(socket) => ask(UnixStream::connect(socket), address, path),
     }
 }
 
-fn ask<S: Stream>(stream: io::Result<S>, address: &Address, path: &str) -> Result<String> {
+fn ask<S: Stream>(
+    stream: io::Result<S>,
+    address: &Address,
+    path: &str,
+) -> Result<(String, Duration)> {
     let stream = stream.with_context(|| format!("nobody answers at {address}"))?;
     let failed = || format!("cannot ask at {address}");
     let mut stream = Limited::new(stream, ANSWER_TIMEOUT);
@@ -400,9 +435,17 @@ fn ask<S: Stream>(stream: io::Result<S>, address: &Address, path: &str) -> Resul
     let mut answer = stream.take(ANSWER_BYTES_MAX);
     answer.read_to_string(&mut text).with_context(failed)?;
     match text.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.to_owned()),
+        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => {
+            Ok((body.to_owned(), age_of(head)))
+        }
         _ => bail!("{address} has no {path}"),
     }
+}
+
+fn age_of(head: &str) -> Duration {
+    let value = head.lines().find_map(|line| line.strip_prefix("Age: "));
+    let seconds = value.and_then(|value| value.trim().parse().ok());
+    Duration::from_secs(seconds.unwrap_or(0))
 }
 
 #[cfg(test)]

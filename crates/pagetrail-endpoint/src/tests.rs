@@ -121,3 +121,29 @@ fn nonsense_is_answered_with_404() {
     // Not even text: no answer at all.
     assert!(answered.is_err() && text.is_empty());
 }
+
+#[test]
+fn an_answer_says_how_old_its_text_is() {
+    let endpoint = Endpoint::listen(&"127.0.0.1:0".parse().unwrap()).unwrap();
+    let set_since = |since: Option<Instant>| {
+        endpoint.set("/status", "text/plain", "a 1\n".into());
+        let mut pages = endpoint.pages.lock().unwrap();
+        pages.get_mut("/status").unwrap().since = since.unwrap();
+    };
+    let ask = || get_with_age(endpoint.address(), "/status").unwrap();
+    set_since(Instant::now().checked_sub(Duration::from_secs(5)));
+    assert!(ask().1 >= Duration::from_secs(5), "{:?}", ask());
+    // A text that is set anew is of that moment, also where it is the same.
+    let before = Instant::now();
+    endpoint.set("/status", "text/plain", "a 1\n".into());
+    let (text, age) = ask();
+    assert_eq!(text, "a 1\n");
+    assert!(age <= before.elapsed(), "{age:?}");
+    for (head, seconds) in [
+        ("HTTP/1.1 200 OK\r\nAge: 12\r\nB: 1", 12),
+        ("HTTP/1.1 200 OK\r\nAge: -1", 0),
+        ("HTTP/1.1 200 OK", 0),
+    ] {
+        assert_eq!(age_of(head), Duration::from_secs(seconds), "{head}");
+    }
+}

@@ -54,7 +54,8 @@ pub(crate) enum TierCommand {
     /// Say what a running `tier run` does
     #[command(after_help = "Examples:\n  \
         pagetrail tier status --config tier.toml\n  \
-        pagetrail tier status --at unix:/run/pagetrail-tier.sock --json")]
+        pagetrail tier status --at unix:/run/pagetrail-tier.sock --json\n  \
+        pagetrail tier status --config tier.toml --max-age 2m")]
     Status(StatusArgs),
 }
 
@@ -143,6 +144,12 @@ pub(crate) struct RunArgs {
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) whom: WhomArgs,
+    /// Fail if the status is older than this time, with its unit: the daemon does not go on
+    ///
+    /// For liveness probes. A daemon makes its status anew with every window; one that hangs still
+    /// answers.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) max_age: Option<Duration>,
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail_endpoint as endpoint;
+use pagetrail_report::words;
 use pagetrail_tier_service::plan::{self, Options, Subject};
 use pagetrail_tier_service::{Config, Daemon, Notifier, Status};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -20,6 +21,8 @@ use crate::outfile::{Kind, OutFile};
 use crate::session::schedule::Schedule;
 use crate::session::waiting::Waiting;
 
+/// Older than this, a status is said to be.
+const STATUS_OLD: Duration = Duration::from_secs(10);
 /// How soon a signal is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
 
@@ -153,11 +156,20 @@ fn status(args: &StatusArgs) -> Result<ExitCode> {
         },
         (None, None) => bail!("nothing says where the daemon listens: give --at or --config"),
     };
-    let text = endpoint::get(&address, "/status")?;
+    let (text, age) = endpoint::get_with_age(&address, "/status")?;
     let status: Status = serde_json::from_str(&text)
         .with_context(|| format!("{address} does not answer as pagetrail does"))?;
+    let in_words = words::time(age.as_secs_f64() * 1e9);
+    if let Some(max) = args.max_age.filter(|max| age > *max) {
+        bail!(
+            "the status of {address} is {in_words} old, more than {}: process {} does not go on; start it again",
+            words::time(max.as_secs_f64() * 1e9),
+            status.pid
+        );
+    }
     let out = match args.json {
         true => serde_json::to_string_pretty(&status)? + "\n",
+        false if age > STATUS_OLD => format!("{}as it was {in_words} ago\n", status.text()),
         false => status.text(),
     };
     print(&out)?;
