@@ -281,12 +281,12 @@ impl Daemon {
                     known
                         .processes
                         .retain(|process| is_guest || means.contains(&process.pid));
-                    kept.processes = known.processes;
+                    kept.processes = std::mem::take(&mut known.processes);
                     for process in &mut kept.processes {
                         process.reload(&config)?;
                     }
                 }
-                kept.ended = known.ended;
+                kept.inherit(known);
             }
             self.kept.push(kept);
         }

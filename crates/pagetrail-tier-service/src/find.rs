@@ -8,6 +8,9 @@ use crate::monitor;
 
 /// Where control groups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// Where libvirt notes the monitors that it started, in a file `NAME.pid` each. Only root writes
+/// there.
+const LIBVIRT: &str = "/run/libvirt/qemu";
 
 /// Their PIDs, ascending; none where there is none at the moment.
 pub(crate) fn processes(target: &Target) -> Vec<u32> {
@@ -34,16 +37,26 @@ pub(crate) fn processes(target: &Target) -> Vec<u32> {
 pub(crate) fn monitors(vm: &Vm) -> Vec<u32> {
     match vm {
         Vm::Pid(pid) => vec![*pid],
-        Vm::Name(name) => all_processes()
-            .filter(|pid| monitor::guest_name(*pid).as_ref() == Some(name))
-            .filter(|pid| monitor::is_monitor(*pid))
-            .collect(),
+        Vm::Name(name) => match noted(Path::new(LIBVIRT), name) {
+            Some(pid) if monitor::is_monitor(pid) => vec![pid],
+            _ => all_processes()
+                .filter(|pid| monitor::guest_name(*pid).as_ref() == Some(name))
+                .filter(|pid| monitor::is_monitor(*pid))
+                .collect(),
+        },
         Vm::Cgroup(cgroup) => {
             let mut found = in_cgroup(Path::new(CGROUPS), cgroup);
             found.retain(|pid| monitor::is_monitor(*pid));
             found
         }
     }
+}
+
+/// The monitor that libvirt notes for a guest. What a process says of itself anybody can say.
+fn noted(directory: &Path, name: &str) -> Option<u32> {
+    let is_file_name = !name.contains('/') && !name.starts_with('.');
+    let path = is_file_name.then(|| directory.join(format!("{name}.pid")))?;
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 fn all_processes() -> impl Iterator<Item = u32> {
@@ -99,6 +112,18 @@ mod tests {
         assert!(is_command("/usr/bin/a", "/usr/bin/a"));
         assert!(!is_command("/opt/a", "/usr/bin/a"));
         assert!(!is_command("", "a"));
+    }
+
+    #[test]
+    fn what_libvirt_notes_is_believed() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("web1.pid"), "1234\n").unwrap();
+        fs::write(directory.path().join("web2.pid"), "").unwrap();
+        let found = |name: &str| noted(directory.path(), name);
+        assert_eq!(found("web1"), Some(1234));
+        for none in ["web2", "web3", "", "../web1", "/etc/passwd", "."] {
+            assert_eq!(found(none), None, "{none}");
+        }
     }
 
     #[test]

@@ -88,6 +88,7 @@ impl Source for GuestMemory {
         let mut mapped = self.source.mapped()?;
         mapped.present = mapped.present.intersection(&self.memory);
         mapped.huge = mapped.huge.intersection(&self.memory);
+        mapped.swapped = mapped.swapped.intersection(&self.memory);
         Ok(mapped)
     }
 

@@ -1,7 +1,7 @@
 //! [`Kept`]: a target and its processes: their turns, their parts of its fast memory, and why some
 //! are not kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ use crate::process::Process;
 
 /// Who was refused is tried again after so long.
 const REFUSED_AGAIN: Duration = Duration::from_secs(60);
+/// Histories of processes that have ended, of all targets together, or one for each target.
+const ENDED_MAX: usize = 64;
 
 /// A target and its processes.
 pub(crate) struct Kept {
@@ -23,8 +25,10 @@ pub(crate) struct Kept {
     pub(crate) processes: Vec<Process>,
     /// Why some could not be kept, and when they were tried.
     pub(crate) refused: BTreeMap<u32, (String, Instant)>,
-    /// What ended targets did, for the page.
-    pub(crate) ended: Vec<(u32, History)>,
+    /// What the last processes that have ended did, for the page.
+    pub(crate) ended: VecDeque<(u32, History)>,
+    /// Whether the process that was named by its PID has ended: its number may be another's by now.
+    is_named_over: bool,
     /// Whether the program of a guest was started, or could not be.
     pub(crate) is_started: bool,
 }
@@ -35,9 +39,17 @@ impl Kept {
             target,
             processes: Vec::new(),
             refused: BTreeMap::new(),
-            ended: Vec::new(),
+            ended: VecDeque::new(),
+            is_named_over: false,
             is_started: false,
         }
+    }
+
+    /// Takes over what is known of a target of the same name in an earlier configuration.
+    pub(crate) fn inherit(&mut self, known: Self) {
+        self.is_named_over = known.is_named_over
+            && (known.target.pid, &known.target.vm) == (self.target.pid, &self.target.vm);
+        self.ended = known.ended;
     }
 
     /// Starts the program of a target that is a guest, once.
@@ -69,13 +81,24 @@ impl Kept {
         alive: &mut dyn FnMut(),
     ) -> Vec<Error> {
         let mut limits = Vec::new();
-        for pid in find::processes(&self.target) {
+        let found = match self.is_named_over {
+            true => Vec::new(),
+            false => find::processes(&self.target),
+        };
+        // Who has ended, or is meant no longer, is not refused either.
+        self.refused.retain(|pid, _| found.contains(pid));
+        let pids = self.processes.iter().map(|process| process.pid);
+        let ambiguous = ambiguous(&self.target, &found, &pids.collect::<Vec<_>>());
+        for pid in found {
             let known = self.processes.iter().any(|process| process.pid == pid);
             let refused = self.refused.get(&pid);
-            // Its number may be another's by now.
-            let by_pid = self.target.pid.is_some() || matches!(self.target.vm, Some(Vm::Pid(_)));
-            let over = by_pid && self.ended.iter().any(|(old, _)| *old == pid);
-            if known || over || refused.is_some_and(|(_, then)| now - *then < REFUSED_AGAIN) {
+            if known || refused.is_some_and(|(_, then)| now - *then < REFUSED_AGAIN) {
+                continue;
+            }
+            if let Some(line) = &ambiguous {
+                let line = format!("process {pid}: {line}");
+                messages.push(format!("{}: {line}", self.target.name));
+                self.refused.insert(pid, (line, now));
                 continue;
             }
             alive();
@@ -118,18 +141,24 @@ impl Kept {
         for (index, process) in self.processes.iter_mut().enumerate() {
             alive();
             if let Err(error) = process.turn(config, now) {
-                if !error.means_end() {
+                let has_ended = error.means_end();
+                if !has_ended {
                     let line = format!("process {}: {error}", process.pid);
                     messages.push(format!("{}: {line}", self.target.name));
                     self.refused.insert(process.pid, (line, now));
                 }
-                gone.push(index);
+                gone.push((index, has_ended));
             }
         }
-        for index in gone.into_iter().rev() {
+        for (index, has_ended) in gone.into_iter().rev() {
             let process = self.processes.remove(index);
-            self.ended.push((process.pid, process.history));
+            self.ended.push_back((process.pid, process.history));
+            let is_named = self.target.pid.is_some() || matches!(self.target.vm, Some(Vm::Pid(_)));
+            self.is_named_over |= is_named && has_ended;
         }
+        let most = (ENDED_MAX / config.targets.len().max(1)).max(1);
+        let surplus = self.ended.len().saturating_sub(most);
+        self.ended.drain(..surplus);
     }
 
     /// Shares what the target may use among its processes: by what they could use, or alike where
@@ -152,5 +181,65 @@ impl Kept {
             let by_demand = u128::from(bytes - bytes / 2) * u128::from(weight) / sum.max(1);
             process.allow(alike + by_demand as u64);
         }
+    }
+}
+
+/// Why none of the processes that are found for the name of a guest is kept, beyond those that are:
+/// the name is what a process says of itself, and more than one says it.
+fn ambiguous(target: &Target, found: &[u32], kept: &[u32]) -> Option<String> {
+    let Some(Vm::Name(name)) = &target.vm else {
+        return None;
+    };
+    let mut all: Vec<u32> = found.iter().chain(kept).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    (all.len() > 1).then(|| {
+        let all: Vec<String> = all.iter().map(u32::to_string).collect();
+        format!(
+            "more than one monitor calls its guest '{name}' ({}): name it by its PID or its control group",
+            all.join(", ")
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(what: &str) -> Target {
+        let text = format!("[[target]]\nname = \"a\"\nfast = \"1M\"\n{what}");
+        Config::parse(&text).unwrap().targets.remove(0)
+    }
+
+    #[test]
+    fn of_guests_with_one_name_none_is_taken() {
+        let named = target("vm = \"web1\"");
+        assert_eq!(ambiguous(&named, &[], &[]), None);
+        assert_eq!(ambiguous(&named, &[7], &[]), None);
+        assert_eq!(ambiguous(&named, &[7], &[7]), None, "it is kept already");
+        let line = ambiguous(&named, &[9, 7], &[]).unwrap();
+        assert!(line.contains("'web1' (7, 9)"), "{line}");
+        assert!(ambiguous(&named, &[9], &[7]).is_some(), "7 is not asked");
+        for many in ["vm = \"/machine.slice\"", "command = \"web1\""] {
+            assert_eq!(ambiguous(&target(many), &[7, 9], &[]), None);
+        }
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_refused_no_longer() {
+        let target = target("pid = 4194305");
+        let config = Config::parse("[[target]]\nname = \"a\"\npid = 1\nfast = \"1M\"").unwrap();
+        let mut kept = Kept::new(target);
+        let now = Instant::now();
+        kept.refused.insert(4_194_304, ("long gone".into(), now));
+        let mut messages = Vec::new();
+        kept.search((&config, true), now, false, &mut messages, &mut || ());
+        assert!(!kept.refused.contains_key(&4_194_304));
+        kept.is_named_over = true;
+        kept.search((&config, true), now, false, &mut messages, &mut || ());
+        assert!(kept.refused.is_empty() && kept.processes.is_empty());
+        let mut again = Kept::new(kept.target.clone());
+        again.inherit(kept);
+        assert!(again.is_named_over, "its number may be another's by now");
     }
 }
