@@ -108,11 +108,12 @@ impl Daemon {
     /// Holds all moves while tasks wait for memory.
     fn heed_pressure(&mut self) {
         let limit = self.config.memory.pressure_max_percent;
-        let above = limit.and_then(|limit| {
-            let percent = pressure::memory_percent()?;
-            (percent > f64::from(limit)).then(|| {
+        let above = limit.and_then(|limit| match pressure::memory_percent() {
+            Ok(percent) => (percent > f64::from(limit)).then(|| {
                 format!("tasks waited for memory {percent:.0}% of the time, more than {limit}%")
-            })
+            }),
+            // It was there at the start. Who asked for a limit does not want moves without one.
+            Err(error) => Some(error.to_string()),
         });
         if above.is_some() != self.held.is_some() {
             self.messages.push(match &above {
@@ -437,6 +438,9 @@ impl Daemon {
             let seconds = self.started.elapsed().as_secs_f64();
             self.shares.push(Shares { seconds, allowed });
         }
+    if config.memory.pressure_max_percent.is_some() {
+        pressure::memory_percent().map_err(machine_limit)?;
+    }
         let status = self.status();
         page::write_daemon(&status, self, out)
     }

@@ -2,10 +2,33 @@
 
 use std::fs;
 
+use pagetrail_tier::{Error, Result};
+
+/// Where the kernel says it, of the whole machine.
+const FILE: &str = "/proc/pressure/memory";
+
 /// The share of the last ten seconds in which some task waited for memory, in percent, of the
-/// whole machine (`/proc/pressure/memory`); `None` where the kernel does not say.
-pub(crate) fn memory_percent() -> Option<f64> {
-    some_avg10(&fs::read_to_string("/proc/pressure/memory").ok()?)
+/// whole machine.
+///
+/// # Errors
+///
+/// The kernel does not say.
+pub(crate) fn memory_percent() -> Result<f64> {
+    percent_in(FILE)
+}
+
+fn percent_in(file: &str) -> Result<f64> {
+    let why = match fs::read_to_string(file) {
+        Ok(text) => match some_avg10(&text) {
+            Some(percent) => return Ok(percent),
+            None => "it does not have avg10 of some".to_owned(),
+        },
+        Err(error) => error.to_string(),
+    };
+    Err(Error::NotHere(format!(
+        "{file} cannot be read ({why}), which pressure_max_percent needs: boot with psi=1 a kernel built with CONFIG_PSI, \
+         or leave pressure_max_percent out"
+    )))
 }
 
 fn some_avg10(text: &str) -> Option<f64> {
@@ -34,6 +57,16 @@ mod tests {
             "some avg10=inf",
         ] {
             assert_eq!(some_avg10(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_say_is_named() {
+        for file in ["/none", "/dev/null", "/"] {
+            let error = percent_in(file).unwrap_err();
+            assert!(error.is_machine_limit());
+            let line = error.to_string();
+            assert!(line.starts_with(file) && line.contains("psi=1"), "{line}");
         }
     }
 }
