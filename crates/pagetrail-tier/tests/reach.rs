@@ -5,7 +5,8 @@
 
 use pagetrail_tier::mover::DryRun;
 use pagetrail_tier::simulate::{
-    Machine, Outcome, Prices, Program, Report, RunOptions, Workload, WorkloadKind, run,
+    Accesses, Machine, Outcome, Prices, Program, Recorded, Report, RunOptions, Workload,
+    WorkloadKind, run,
 };
 use pagetrail_tier::{Ranking, Settings, TierLoop, TierLoopOptions};
 
@@ -182,6 +183,34 @@ fn ahead_of_what_asks_about_every_page_on_a_moving_hot_set() {
     // Each stays where it was: a fifth of anything is fast.
     let (_, found) = with(Settings::baseline(Ranking::FirstTouch));
     assert!((found - 0.2).abs() < 0.02, "{found}");
+}
+
+/// RAMinate keeps writes out of slow memory, and leaves what is only read there.
+#[test]
+fn by_writes_alone_what_is_read_stays_in_slow_memory() {
+    const ALL: usize = 1000;
+    // Fast memory is filled by the first pages, which are not used.
+    let (read, written) = (400..500, 900..1000);
+    let accesses = Accesses {
+        reads: (0..ALL)
+            .map(|page| if read.contains(&page) { 100 } else { 0 })
+            .collect(),
+        writes: (0..ALL)
+            .map(|page| if written.contains(&page) { 100 } else { 0 })
+            .collect(),
+    };
+    let with = |settings: Settings| {
+        let mut options = options(0, 40);
+        options.fast_pages = 200;
+        options.settings = settings;
+        options.report = Report::AccessesAndWrites;
+        let mut program = Recorded::new(ALL, vec![accesses.clone()]);
+        run(&mut program, &options).unwrap().from(10)
+    };
+    let (by_writes, ours) = (with(Settings::by_writes()), with(Settings::default()));
+    println!("by writes alone: {by_writes:?}\nours: {ours:?}");
+    assert_eq!((by_writes.writes_slow, by_writes.reads_fast), (0, 0));
+    assert_eq!((ours.writes_slow, ours.reads_slow), (0, 0));
 }
 
 /// What is calm, of 20,000 pages: the paper's 256 MiB of 16 GB.

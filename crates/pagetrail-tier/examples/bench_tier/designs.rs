@@ -111,6 +111,7 @@ impl Case<'_> {
                 Settings::baseline(Ranking::Recency),
                 only,
             ),
+            ("by writes alone (RAMinate)", Settings::by_writes(), both),
         ] {
             let outcome = self.run(settings, report)?;
             let found = outcome.windows.iter().map(|window| window.found);

@@ -164,6 +164,16 @@ impl Settings {
         }
     }
 
+    /// RAMinate's, for comparison: pages are ranked by the windows in which they were written, so
+    /// that writes to slow memory become few; reads count for nothing. For sources that tell writes.
+    pub fn by_writes() -> Self {
+        Self {
+            read_weight: 0,
+            write_weight: 1,
+            ..Self::baseline(Ranking::Degree)
+        }
+    }
+
     /// Weighs reads and writes by what each gains from fast memory: how much longer it takes in
     /// slow memory, in any unit. A window with a write counts as often as one with a read as its
     /// gain is larger, in steps of a quarter; what is hot, and by how much, is scaled with the
@@ -325,6 +335,7 @@ mod tests {
         assert_eq!((calm_bytes, pause_max), (256 << 20, 3));
         assert!(Settings::default().validate().is_ok());
         assert!(Settings::paper().validate().is_ok());
+        assert!(Settings::by_writes().validate().is_ok());
     }
 
     #[test]
