@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use pagetrail_endpoint::{Endpoint, OPEN_METRICS};
 use pagetrail_report::words;
 use pagetrail_tier::source::Source;
-use pagetrail_tier::{Demand, Error, Pool, nodes};
+use pagetrail_tier::{Demand, Error, Pool, Tiers, nodes};
 
 use crate::config::{Config, Mode, Slow, SourceKind};
 use crate::find;
@@ -20,7 +20,7 @@ use crate::metrics;
 use crate::page;
 use crate::pressure;
 use crate::process::Process;
-use crate::status::{Status, TargetStatus};
+use crate::status::{Status, TargetStatus, Weights};
 
 /// Time from one search for new processes to the next.
 const SEARCH_EVERY: Duration = Duration::from_secs(2);
@@ -68,10 +68,11 @@ impl Daemon {
     ///
     /// The configuration is wrong, its address is taken, or this machine lacks its memory nodes.
     pub fn new(path: &Path, dry_run: bool, start_guest: StartGuest) -> Result<Self> {
-        let config = Config::read(path)?;
+        let mut config = Config::read(path)?;
         if !dry_run {
             check_memory(&config)?;
         }
+        let messages = measure(&mut config, dry_run)?.into_iter().collect();
         let endpoint = config.listen.as_ref().map(Endpoint::listen).transpose()?;
         let mut daemon = Self {
             path: path.to_owned(),
@@ -80,7 +81,7 @@ impl Daemon {
             config,
             dry_run,
             start_guest,
-            messages: Vec::new(),
+            messages,
             endpoint,
             started: Instant::now(),
             searched: None,
@@ -255,10 +256,18 @@ impl Daemon {
     }
 
     fn try_reload(&mut self) -> Result<()> {
-        let config = Config::read(&self.path)?;
+        let mut config = Config::read(&self.path)?;
         if !self.dry_run {
             check_memory(&config)?;
         }
+        let same_memory = config.memory == self.config.memory;
+        let measured = match same_memory {
+            true => {
+                config.measured = self.config.measured;
+                None
+            }
+            false => measure(&mut config, self.dry_run)?,
+        };
         let fresh_pool = pool(&config)?;
         self.check_guests(&config)?;
         if config.listen != self.config.listen {
@@ -266,7 +275,7 @@ impl Daemon {
             let endpoint = config.listen.as_ref().map(Endpoint::listen).transpose()?;
             self.endpoint = endpoint;
         }
-        let same_memory = config.memory == self.config.memory;
+        self.messages.extend(measured);
         let mut before = std::mem::take(&mut self.kept);
         for target in &config.targets {
             let known = before
@@ -344,6 +353,11 @@ impl Daemon {
             reloads: self.reloads,
             held: self.held.clone(),
             kernel_movers: self.kernel_movers.clone(),
+            weights: self
+                .config
+                .measured
+                .as_ref()
+                .map(|tiers| Weights::of(tiers, &self.config)),
             targets,
         }
     }
@@ -400,8 +414,33 @@ fn pool(config: &Config) -> Result<Pool> {
     Ok(pool)
 }
 
-/// Whether the nodes are there.
+/// Measures how reads and writes weigh, where that is wanted; one line about it.
+fn measure(config: &mut Config, dry_run: bool) -> Result<Option<String>> {
+    let memory = &config.memory;
+    let (Slow::Nodes(slow), true) = (&memory.slow, memory.measure_weights) else {
+        return Ok(None);
+    };
+    let (Some(fast), Some(slow)) = (memory.fast_node.first(), slow.first()) else {
+        return Ok(None);
+    };
+    match Tiers::measure(*fast, *slow) {
+        Ok(tiers) => {
+            config.measured = Some(tiers);
+            let weights = Weights::of(&tiers, config);
+            Ok(Some(weights.line(*fast, *slow)))
+        }
+        Err(error) if dry_run && error.is_machine_limit() => Ok(Some(format!(
+            "reads and writes weigh as in [policy]: {error}"
+        ))),
+        Err(error) => Err(machine_limit(error)),
+    }
+}
+
+/// Whether the nodes are there, and the pressure that is to be heeded.
 fn check_memory(config: &Config) -> Result<()> {
+    if config.memory.pressure_max_percent.is_some() {
+        pressure::memory_percent().map_err(machine_limit)?;
+    }
     let Slow::Nodes(slow) = &config.memory.slow else {
         return Ok(());
     };
@@ -438,9 +477,6 @@ impl Daemon {
             let seconds = self.started.elapsed().as_secs_f64();
             self.shares.push(Shares { seconds, allowed });
         }
-    if config.memory.pressure_max_percent.is_some() {
-        pressure::memory_percent().map_err(machine_limit)?;
-    }
         let status = self.status();
         page::write_daemon(&status, self, out)
     }

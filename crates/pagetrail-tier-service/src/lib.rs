@@ -27,4 +27,4 @@ pub use config::{Config, Memory, Mode, Slow, SourceKind, Target, Vm};
 pub use daemon::{Daemon, StartGuest, machine_limit};
 pub use kernel::{KernelMover, movers};
 pub use notify::Notifier;
-pub use status::{ProcessStatus, Status, TargetStatus};
+pub use status::{ProcessStatus, Status, TargetStatus, Weights};

@@ -247,6 +247,7 @@ mod tests {
             fast_free_bytes: 10,
             reloads: 0,
             held: Some("pressure".into()),
+            weights: None,
             kernel_movers: vec![KernelMover {
                 name: "numa_balancing".into(),
                 what: String::new(),

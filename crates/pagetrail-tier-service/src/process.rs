@@ -104,7 +104,7 @@ impl Process {
         config: &Config,
     ) -> Result<Self, Error> {
         let options = TierLoopOptions {
-            settings: config.policy.clone(),
+            settings: config.settings(&source.info()),
             // What it may use is said before its first window.
             capacity: 0,
             // Somebody else's turn comes, too.
@@ -168,7 +168,8 @@ impl Process {
 
     /// Takes other settings, and begins a period with the next turn.
     pub(crate) fn reload(&mut self, config: &Config) -> Result<()> {
-        self.tier_loop.set_settings(config.policy.clone())?;
+        let settings = config.settings(&self.tier_loop.info());
+        self.tier_loop.set_settings(settings)?;
         self.phase = Phase::Waiting(Instant::now());
         Ok(())
     }

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 
 use comfy_table::{Table, presets};
 use pagetrail_report::words;
+use pagetrail_tier::Tiers;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Mode;
+use crate::config::{Config, Mode};
 use crate::kernel::KernelMover;
 
 /// The whole daemon.
@@ -36,8 +37,64 @@ pub struct Status {
     /// What else moves pages here.
     #[serde(default)]
     pub kernel_movers: Vec<KernelMover>,
+    /// How reads and writes weigh, where that was measured.
+    #[serde(default)]
+    pub weights: Option<Weights>,
     /// All targets, in the order of the configuration.
     pub targets: Vec<TargetStatus>,
+}
+
+/// How reads and writes weigh by what they were measured to take, for sources that tell them
+/// apart.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Weights {
+    /// What a read of fast memory takes.
+    pub fast_read_ns: f64,
+    /// What a write to it takes.
+    pub fast_write_ns: f64,
+    /// What a read of slow memory takes.
+    pub slow_read_ns: f64,
+    /// What a write to it takes.
+    pub slow_write_ns: f64,
+    /// Whether slow memory was not found to be slower.
+    pub alike: bool,
+    /// The weight of a window with an access.
+    pub read: u8,
+    /// What a window with a write adds to it.
+    pub write: u8,
+}
+
+impl Weights {
+    pub(crate) fn of(tiers: &Tiers, config: &Config) -> Self {
+        let settings = tiers.weigh(config.policy.clone());
+        let tenths = |ns: f64| (ns * 10.0).round() / 10.0;
+        Self {
+            fast_read_ns: tenths(tiers.fast.read_ns),
+            fast_write_ns: tenths(tiers.fast.write_ns),
+            slow_read_ns: tenths(tiers.slow.read_ns),
+            slow_write_ns: tenths(tiers.slow.write_ns),
+            alike: tiers.are_alike(),
+            read: settings.read_weight,
+            write: settings.write_weight,
+        }
+    }
+
+    pub(crate) fn line(&self, fast: u32, slow: u32) -> String {
+        let alike = match self.alike {
+            true => "; they are alike",
+            false => "",
+        };
+        format!(
+            "a read of node {fast} takes {}, of node {slow} {}, a write {} and {}{alike}: where a source tells them apart, an \
+             access weighs {}, and a write {} more",
+            words::time(self.fast_read_ns),
+            words::time(self.slow_read_ns),
+            words::time(self.fast_write_ns),
+            words::time(self.slow_write_ns),
+            self.read,
+            self.write,
+        )
+    }
 }
 
 /// A target.

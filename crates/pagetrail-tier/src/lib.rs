@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 mod error;
+mod gains;
 pub mod mover;
 mod policy;
 #[cfg(feature = "test-equipment")]
@@ -21,6 +22,7 @@ mod sys;
 mod tier_loop;
 
 pub use error::{Error, Result};
+pub use gains::{Speed, Tiers};
 pub use policy::clock::Clock;
 pub use policy::histogram::Histogram;
 pub use policy::plan::{Plan, Unit};

@@ -28,6 +28,9 @@ pub struct Memory {
     pub bandwidth: Option<Size>,
     /// Nothing is moved while tasks wait for memory for a larger share of the time, in percent.
     pub pressure_max_percent: Option<u8>,
+    /// Whether reads and writes weigh by what the first fast and the first slow node were measured
+    /// to take, and not as the policy says.
+    pub measure_weights: bool,
 }
 
 impl Default for Memory {
@@ -39,6 +42,7 @@ impl Default for Memory {
             batch: 512,
             bandwidth: None,
             pressure_max_percent: None,
+            measure_weights: false,
         }
     }
 }
@@ -101,11 +105,16 @@ impl Memory {
             threads,
             batch,
             pressure_max_percent,
+            measure_weights,
             ..
         } = self;
         ensure!(
             pressure_max_percent.is_none_or(|percent| (1..=100).contains(&percent)),
             "pressure_max_percent must be 1 to 100"
+        );
+        ensure!(
+            !measure_weights || *slow != Slow::Swap,
+            "measure_weights is for slow memory on a node, and it is in swap: leave measure_weights out"
         );
         let none = Vec::new();
         let slow_nodes = match slow {

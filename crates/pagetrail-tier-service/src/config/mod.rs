@@ -13,7 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use pagetrail_endpoint::Address;
 use pagetrail_report::duration;
 use pagetrail_report::size::Size;
-use pagetrail_tier::Settings;
+use pagetrail_tier::source::SourceInfo;
+use pagetrail_tier::{Settings, Tiers};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
 use target::check_guest;
@@ -53,6 +54,9 @@ pub struct Config {
     /// What to keep; at least one.
     #[serde(rename = "target", default)]
     pub targets: Vec<Target>,
+    /// What the nodes were measured to take, where that is wanted.
+    #[serde(skip)]
+    pub(crate) measured: Option<Tiers>,
 }
 
 /// Whether targets share what they do not need.
@@ -191,6 +195,16 @@ impl Config {
         Ok(())
     }
 
+    /// The policy's constants for a source. Weights that were measured are for those that tell
+    /// reads from writes.
+    pub(crate) fn settings(&self, info: &SourceInfo) -> Settings {
+        let settings = self.policy.clone();
+        match &self.measured {
+            Some(tiers) if info.caps.accesses && info.caps.writes => tiers.weigh(settings),
+            _ => settings,
+        }
+    }
+
     /// What all targets may use together.
     pub fn fast_bytes(&self) -> u64 {
         let sum = self.targets.iter().map(|target| target.fast.bytes()).sum();
@@ -200,6 +214,8 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use pagetrail_tier::{SourceCaps, Speed};
+
     use super::*;
 
     const FULL: &str = r#"
@@ -213,6 +229,7 @@ mod tests {
         slow = [2, 3]
         threads = 2
         bandwidth = "1G"
+        measure_weights = true
         [policy]
         windows = 4
         write_weight = 2
@@ -285,6 +302,10 @@ mod tests {
         with(&format!("{target}[policy]\nwindows = -1"), "line 6");
         with(&format!("{target}[memory]\nslow = 0"), "same node");
         with(&format!("{target}[memory]\nslow = \"tape\""), "swap");
+        with(
+            &format!("{target}[memory]\nslow = \"swap\"\nmeasure_weights = true"),
+            "leave measure_weights out",
+        );
         for (nodes, what) in [
             ("slow = [0]", "same node"),
             ("slow = [1, 1]", "twice"),
@@ -328,6 +349,29 @@ mod tests {
             &format!("{much}{}", much.replace("\"a\"", "\"b\"")),
             "addresses",
         );
+    }
+
+    #[test]
+    fn measured_weights_are_for_sources_that_tell_writes() {
+        let speed = |read_ns, write_ns| Speed { read_ns, write_ns };
+        let mut config = Config::parse(FULL).unwrap();
+        let info = |accesses, writes| SourceInfo {
+            name: "made up",
+            caps: SourceCaps {
+                accesses,
+                writes,
+                in_turns: false,
+            },
+            pages: true,
+            saves_faults: true,
+        };
+        assert_eq!(config.settings(&info(true, true)), config.policy);
+        config.measured = Tiers::of(&[(speed(80.0, 40.0), speed(120.0, 120.0)); 3]);
+        let weighed = config.settings(&info(true, true));
+        assert_eq!((weighed.read_weight, weighed.write_weight), (4, 4));
+        for one in [info(true, false), info(false, true)] {
+            assert_eq!(config.settings(&one), config.policy);
+        }
     }
 
     #[test]

@@ -2,4 +2,5 @@
 
 pub(crate) mod advise;
 pub(crate) mod move_pages;
+pub(crate) mod node_memory;
 pub(crate) mod nodes;
