@@ -6,17 +6,20 @@
 //! of two ways: [`escape`] for HTML, `data` as JSON for the scripts.
 
 use std::borrow::Cow;
-
 use std::io::{self, Write};
 
 use pagetrail::AccessKind;
 use pagetrail_trail::analysis::MappingCounts;
 use pagetrail_trail::{Heatmap, Mapping, Trail};
 
+use code::Code;
+
+use super::bands;
 use super::facts::{Tile, facts};
 use super::words::{self, Terms};
 use super::{Part, Recording};
 
+mod code;
 mod data;
 mod frame;
 
@@ -53,6 +56,8 @@ pub(crate) fn write_all(recordings: &[Recording<'_>], out: &mut dyn Write) -> io
     let scripts = [
         include_str!("html/picker.js"),
         include_str!("html/table.js"),
+        include_str!("html/code.js"),
+        include_str!("html/flame.js"),
         include_str!("html/chart.js"),
     ];
     let page = Page::new(&title).scripts(&scripts);
@@ -64,6 +69,8 @@ pub(crate) fn write_all(recordings: &[Recording<'_>], out: &mut dyn Write) -> io
 struct Grid {
     rows: usize,
     columns: usize,
+    /// Processes that share the page.
+    processes: usize,
 }
 
 impl Grid {
@@ -74,6 +81,7 @@ impl Grid {
         Self {
             rows: (ROWS_MAX / share).max(rows_least),
             columns: (COLUMNS_MAX / share).max(COLUMNS_MAX / 8),
+            processes,
         }
     }
 }
@@ -159,6 +167,17 @@ fn process(recording: &Recording<'_>, number: usize, grid: Grid) -> String {
 fn map(part: &Part<'_>, number: usize, grid: Grid) -> String {
     let terms = words::terms(part.access_kind);
     let heat = Heatmap::of(&part.trail, grid.rows, grid.columns);
+    let bands = bands::bands(&part.trail, &heat);
+    let code = Code::of(&part.trail, &heat, &bands, grid.processes);
+    let below = code.as_ref().map_or(String::new(), Code::section);
+    let data = data::json(
+        &part.trail,
+        &part.analysis,
+        &heat,
+        bands,
+        code,
+        terms.written,
+    );
     let mut out = Vec::new();
     fill(include_str!("html/map.html"), &mut out, |name| match name {
         "name" => terms.writes.into(),
@@ -173,7 +192,8 @@ fn map(part: &Part<'_>, number: usize, grid: Grid) -> String {
             AccessKind::Accesses => "accessing".into(),
         },
         "resolution" => resolution(&part.trail, &heat).into(),
-        "data" => data::json(&part.trail, &part.analysis, &heat, terms.written).into(),
+        "code" => below.as_str().into(),
+        "data" => data.as_str().into(),
         other => unreachable!("the template names {other}"),
     })
     .expect("a Vec takes all");

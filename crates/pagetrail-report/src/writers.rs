@@ -88,9 +88,9 @@ impl Writers {
                     counts.1 = counts.1.saturating_add(pages);
                 }
             }
-            let mut text = vec![thread_name(trail, thread)];
-            text.extend(names.into_iter().rev().map(|(name, _)| name));
-            writers.stacks.push((text, pages));
+            writers
+                .stacks
+                .push((outermost_first(trail, thread, names), pages));
         }
         writers.functions = sorted(functions);
         writers.stacks = merged(writers.stacks);
@@ -182,6 +182,23 @@ impl<'a> Stacks<'a> {
         self.texts.insert(stack, text.clone());
         text
     }
+}
+
+/// The functions of a stack, outermost first, after the thread's name.
+pub(crate) fn path(
+    trail: &Trail,
+    symbolizer: &mut Symbolizer<'_>,
+    stack: u32,
+    thread: u32,
+) -> Vec<String> {
+    let names = names(trail, symbolizer, stack);
+    outermost_first(trail, thread, names)
+}
+
+fn outermost_first(trail: &Trail, thread: u32, names: Vec<(String, String)>) -> Vec<String> {
+    let functions = names.into_iter().rev().map(|(name, _)| name);
+    let thread = std::iter::once(thread_name(trail, thread));
+    thread.chain(functions).collect()
 }
 
 /// Name and file of the function that wrote, the innermost of a stack.

@@ -23,6 +23,8 @@ for (const map of document.querySelectorAll("section.map")) (() => {
   }
   // A row is its start address, its length in bytes and the pages that it stands for.
   const rowOf = data.bands.flatMap((band) => band.rows);
+  // Which code wrote, if that was sampled.
+  const code = data.code ? Code(data.code, data.bands.map((band) => band.rows.length), cols) : null;
 
   // Cells are pairs of LEB128 numbers: how many cells to skip, then page writes in the next one.
   const counts = new Float64Array(rows * cols);
@@ -53,6 +55,26 @@ for (const map of document.querySelectorAll("section.map")) (() => {
   for (let i = 0; i < 256; i++) {
     const [r, g, b] = scaleBytes.subarray(3 * i, 3 * i + 3);
     palette[i] = (255 << 24) | (b << 16) | (g << 8) | r;
+  }
+  // Where a function is chosen, what it did not write is grey, and levels of what it wrote are 256
+  // higher.
+  const chosenPalette = new Uint32Array(512);
+  for (let i = 0; i < 256; i++) {
+    const [r, g, b] = scaleBytes.subarray(3 * i, 3 * i + 3);
+    const grey = Math.round(0.25 * r + 0.3 * g + 0.1 * b);
+    chosenPalette[i] = i === 0 ? palette[0] : (255 << 24) | (grey << 16) | (grey << 8) | grey;
+    chosenPalette[256 + i] = palette[i];
+  }
+  let shownLevels = levels;
+  function choose(name) {
+    shownLevels = levels;
+    if (name !== null) {
+      const cells = code.cellsOf(name);
+      shownLevels = new Uint16Array(levels);
+      for (let cell = 0; cell < levels.length; cell++)
+        if (levels[cell] > 0 && cells[code.cellAt(Math.floor(cell / cols), cell % cols)]) shownLevels[cell] += 256;
+    }
+    draw();
   }
   {
     const legend = part("legend-strip").getContext("2d");
@@ -160,7 +182,8 @@ for (const map of document.querySelectorAll("section.map")) (() => {
       from[x] = columnAt(view.t0 + x * span);
       to[x] = Math.max(from[x], columnAt(view.t0 + (x + 0.999) * span));
     }
-    const line = new Uint8Array(cols);
+    const colours = shownLevels === levels ? palette : chosenPalette;
+    const line = new Uint16Array(cols);
     let lineFrom = -1, lineTo = -1;
     for (let y = 0; y < high; y++) {
       const scale = (view.y1 - view.y0) / high;
@@ -176,15 +199,15 @@ for (const map of document.querySelectorAll("section.map")) (() => {
       }
       lineFrom = first;
       lineTo = last;
-      line.set(levels.subarray(first * cols, (first + 1) * cols));
+      line.set(shownLevels.subarray(first * cols, (first + 1) * cols));
       for (let row = first + 1; row <= last; row++) {
-        const cells = levels.subarray(row * cols, (row + 1) * cols);
+        const cells = shownLevels.subarray(row * cols, (row + 1) * cols);
         for (let col = 0; col < cols; col++) if (cells[col] > line[col]) line[col] = cells[col];
       }
       for (let x = 0; x < width; x++) {
         let level = 0;
         for (let col = from[x]; col <= to[x]; col++) if (line[col] > level) level = line[col];
-        pixels[at + x] = palette[level];
+        pixels[at + x] = colours[level];
       }
     }
     return image;
@@ -300,6 +323,40 @@ for (const map of document.querySelectorAll("section.map")) (() => {
     }
     c.restore();
     reset.disabled = Object.keys(full).every((key) => view[key] === full[key]);
+    showCode();
+  }
+
+  // --- code ---------------------------------------------------------------------------------
+  const flame = code ? Flame(part, code, choose) : null;
+  const columnPlaces = [], rowPlaces = [];
+  if (code) {
+    for (let i = 0; i < code.width; i++) columnPlaces.push([data.edges[code.columnStarts[i]], data.edges[code.columnStarts[i + 1]]]);
+    for (let i = 0; i < code.height; i++) {
+      const first = code.rowStarts[i];
+      const band = data.bands.findLast((b) => b.firstRow <= first);
+      const y = (row) => band.y + ((row - band.firstRow) / band.rows.length) * band.h;
+      rowPlaces.push([y(first), y(code.rowStarts[i + 1]), band]);
+    }
+  }
+  // The flame graph is of what the map shows.
+  function showCode() {
+    if (!flame) return;
+    const inColumn = code.within(columnPlaces, view.t0, view.t1), inRow = code.within(rowPlaces, view.y0, view.y1);
+    let written = 0;
+    const names = new Set();
+    for (let row = 0; row < code.height; row++) {
+      if (!inRow[row]) continue;
+      names.add(rowPlaces[row][2].name);
+      for (let at = code.rowStarts[row]; at < code.rowStarts[row + 1]; at++)
+        for (let i = 0; i < code.width; i++)
+          if (inColumn[i]) for (let col = code.columnStarts[i]; col < code.columnStarts[i + 1]; col++) written += counts[at * cols + col];
+    }
+    const fine = clamp(Math.ceil(-Math.log10((view.t1 - view.t0) / 1000)) + 1, 0, 6);
+    const span = seconds(view.t0, fine) + " – " + seconds(view.t1, fine);
+    const where = names.size > 3 ? group(names.size) + " mappings" : Array.from(names).join(", ");
+    flame.show(inColumn, inRow, (pages) => span + ", " + where + ": " + (pages === 0
+      ? "none of " + group(written) + " page writes has a sample."
+      : Math.min(100, (100 * pages) / Math.max(1, written)).toFixed(1) + "% of " + group(written) + " page writes are attributed to code."));
   }
 
   const rate = (col) => (data.written[col] * data.pageSize * 1000) / Math.max(1e-6, data.edges[col + 1] - data.edges[col]);
@@ -367,6 +424,12 @@ for (const map of document.querySelectorAll("section.map")) (() => {
       lines.push(["div", rounds === 1
         ? group(written) + " of " + group(pages) + (pages === 1 ? " page" : " pages") + " " + data.done + percent
         : group(written) + (data.done === "written" ? " page writes of " : " page accesses of ") + group(pages) + (pages === 1 ? " page" : " pages") + " in " + rounds + " rounds" + percent, "value"]);
+      if (code && written > 0) {
+        const { all, functions } = code.writersIn(code.cellAt(Math.floor(cell / cols), column));
+        if (all === 0) lines.push(["div", "no sample says which code wrote"]);
+        for (const { name, own } of functions.slice(0, 3))
+          lines.push(["div", Math.round((100 * own) / all) + "% by " + Array.from(code.name(name)).slice(0, 48).join("")]);
+      }
     } else {
       lines.push(["b", data.done === "written" ? "Write rate" : "Access rate"]);
     }

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use pagetrail_trail::{Analysis, Heatmap, Trail};
 use serde::Serialize;
 
+use super::code::Code;
 use crate::{bands, pages_written, palette, words};
 
 /// What `chart.js` reads; see there for how the cells are packed.
@@ -25,6 +26,9 @@ struct Data {
     cells: String,
     /// Red, green and blue of the 256 levels.
     scale: String,
+    /// Which code wrote, if that was sampled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<Code>,
 }
 
 #[derive(Serialize)]
@@ -43,9 +47,10 @@ pub(super) fn json(
     trail: &Trail,
     analysis: &Analysis,
     heat: &Heatmap,
+    bands: Vec<bands::Band>,
+    code: Option<Code>,
     done: &'static str,
 ) -> String {
-    let bands = bands::bands(trail, heat);
     let total: f64 = bands.iter().map(|band| written_in(heat, band)).sum();
     let edge = |ns: u64| (ns as f64 / 1e3).round() / 1e3;
     let starts = heat.columns.iter().map(|column| edge(column.start_ns));
@@ -61,6 +66,7 @@ pub(super) fn json(
             .collect(),
         cells: BASE64.encode(pack(heat, &bands)),
         scale: BASE64.encode((0..=255).flat_map(palette::colour).collect::<Vec<_>>()),
+        code,
         bands: bands
             .into_iter()
             .map(|band| BandData {
@@ -102,29 +108,38 @@ fn written_in(heat: &Heatmap, band: &bands::Band) -> f64 {
 /// All cells, row by row in the order of the bands, as pairs of LEB128 numbers: cells to skip, page
 /// writes in the cell after them.
 fn pack(heat: &Heatmap, bands: &[bands::Band]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut number = |mut n: u64| {
-        while n >= 128 {
-            out.push(n as u8 | 128);
-            n >>= 7;
-        }
-        out.push(n as u8);
-    };
+    let mut out = Numbers::default();
     let mut skipped = 0;
     for &row in bands.iter().flat_map(|band| &band.rows) {
         let pages = heat.rows[row].pages as f64;
         for (share, column) in heat.row(row).iter().zip(&heat.columns) {
             if *share > 0.0 {
-                number(skipped);
+                out.push(skipped);
                 let count = f64::from(*share) * pages * column.rounds as f64;
-                number((count.round() as u64).max(1));
+                out.push((count.round() as u64).max(1));
                 skipped = 0;
             } else {
                 skipped += 1;
             }
         }
     }
-    out
+    out.bytes
+}
+
+/// LEB128 numbers.
+#[derive(Default)]
+pub(super) struct Numbers {
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Numbers {
+    pub(super) fn push(&mut self, mut n: u64) {
+        while n >= 128 {
+            self.bytes.push(n as u8 | 128);
+            n >>= 7;
+        }
+        self.bytes.push(n as u8);
+    }
 }
 
 /// JSON made safe inside a `script` element: nothing in it can look like a tag or a comment.
