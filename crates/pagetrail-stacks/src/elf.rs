@@ -41,8 +41,8 @@ impl Elf {
     /// Reads a file's headers. A file that is not ELF has a length only; `None` for what is not a
     /// regular file, and for one that does not answer in time.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        let path = path.to_owned();
-        within(TIMEOUT, move || Self::read_now(&path))
+        let own = path.to_owned();
+        within(path, TIMEOUT, move || Self::read_now(&own))
     }
 
     fn read_now(path: &Path) -> Option<Self> {
@@ -95,8 +95,8 @@ impl Elf {
 impl UnwindSections {
     /// Reads the sections of a file; `None` if it has none, or does not answer in time.
     pub(crate) fn read(path: &Path) -> Option<Self> {
-        let path = path.to_owned();
-        within(TIMEOUT, move || Self::read_now(&path))
+        let own = path.to_owned();
+        within(path, TIMEOUT, move || Self::read_now(&own))
     }
 
     fn read_now(path: &Path) -> Option<Self> {
@@ -119,9 +119,9 @@ impl UnwindSections {
 
 /// Whether a file has a section of that name.
 pub(crate) fn has_section(path: &Path, name: &'static str) -> bool {
-    let path = path.to_owned();
-    let has = within(TIMEOUT, move || {
-        let cache = ReadCache::new(open(&path)?.0);
+    let own = path.to_owned();
+    let has = within(path, TIMEOUT, move || {
+        let cache = ReadCache::new(open(&own)?.0);
         let object = object::File::parse(&cache).ok()?;
         Some(object.section_by_name(name).is_some())
     });

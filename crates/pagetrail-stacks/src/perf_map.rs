@@ -7,6 +7,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
 
 /// Most of a file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -89,6 +90,11 @@ fn parse(line: &[u8]) -> Option<(u64, u64, String)> {
     (end > start && !name.is_empty()).then_some((start, end, name))
 }
 
+/// Where the file of a process is, by its PID here and in its own namespace.
+pub(crate) fn path(pid: u32, inner: u32) -> PathBuf {
+    format!("/proc/{pid}/{ROOT}/tmp/perf-{inner}.map").into()
+}
+
 /// Opens the file as the process sees it, if it is a regular one that the process's user or the
 /// administrator owns.
 fn open(pid: u32) -> Option<File> {
@@ -101,7 +107,7 @@ fn open(pid: u32) -> Option<File> {
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(format!("/proc/{pid}/{ROOT}/tmp/perf-{inner}.map"))
+        .open(path(pid, inner))
         .ok()?;
     let meta = file.metadata().ok()?;
     (meta.is_file() && (meta.uid() == own || meta.uid() == 0)).then_some(file)

@@ -4,16 +4,20 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pagetrail::Region;
 use pagetrail_trail::{Frame, Module, Stack, StackTable, Thread};
 
 use crate::elf::Elf;
-use crate::perf_map::PerfMap;
+use crate::perf_map::{self, PerfMap};
+use crate::timeout::{TIMEOUT, within};
 use crate::unwind::Unwinder;
 
 /// Most stacks that are distinguished; of further ones only the innermost frame is kept.
 const STACKS_MAX: usize = 1 << 18;
+/// How long a map of functions may take, which may have millions of lines.
+const TIMEOUT_OF_MAP: Duration = Duration::from_secs(10);
 /// Chains of addresses whose stack is remembered.
 const CHAINS_MAX: usize = 1 << 16;
 
@@ -30,7 +34,8 @@ struct Code {
 pub(crate) struct Space {
     pid: u32,
     code: Vec<Code>,
-    perf_map: PerfMap,
+    /// `None` once the file did not answer.
+    perf_map: Option<PerfMap>,
     /// Whether mappings and the map of functions were read since the last call of
     /// [`Self::look_again`].
     is_fresh: bool,
@@ -56,7 +61,7 @@ impl Space {
         let mut space = Self {
             pid,
             code: Vec::new(),
-            perf_map: PerfMap::default(),
+            perf_map: Some(PerfMap::default()),
             is_fresh: false,
             is_map_fresh: false,
             unwinder,
@@ -186,16 +191,31 @@ impl Space {
     /// Where a file of the process can be opened: also in its own root directory.
     fn path(&self, name: &str) -> PathBuf {
         let inside = PathBuf::from(format!("/proc/{}/root{name}", self.pid));
-        match inside.exists() {
-            true => inside,
-            false => Path::new(name).into(),
-        }
+        let own = inside.clone();
+        let found = within(&inside, TIMEOUT, move || own.exists().then_some(own));
+        found.unwrap_or_else(|| Path::new(name).into())
     }
 
     fn elf(&mut self, path: &Path, inode: u64) -> Elf {
         let read = |key: &(PathBuf, u64)| Elf::read(&key.0).unwrap_or_default();
         let elf = self.elves.entry((path.into(), inode));
         elf.or_insert_with_key(read).clone()
+    }
+
+    fn jit_name(&self, address: u64) -> Option<&str> {
+        self.perf_map.as_ref()?.name(address)
+    }
+
+    /// Reads the map of functions. If its file does not answer, code of JIT compilers has no names
+    /// from then on.
+    fn update_perf_map(&mut self) {
+        let (pid, map) = (self.pid, self.perf_map.take());
+        self.perf_map = map.and_then(|mut map| {
+            within(&perf_map::path(pid, pid), TIMEOUT_OF_MAP, move || {
+                map.update(pid);
+                Some(map)
+            })
+        });
     }
 
     fn frame(&mut self, address: u64) -> Frame {
@@ -213,14 +233,14 @@ impl Space {
         };
         let module = Some(code.module);
         if code.is_made {
-            if self.perf_map.name(address).is_none() && !self.is_map_fresh {
+            if self.jit_name(address).is_none() && !self.is_map_fresh {
                 self.is_map_fresh = true;
-                self.perf_map.update(self.pid);
+                self.update_perf_map();
             }
             return Frame {
                 module,
                 address,
-                function: self.perf_map.name(address).unwrap_or_default().into(),
+                function: self.jit_name(address).unwrap_or_default().into(),
             };
         }
         let start = code.region.range.start();

@@ -7,17 +7,22 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use addr2line::{Loader, demangle_auto};
 use object::read::{Object, ObjectSymbol, ReadCache, SymbolKind};
 use pagetrail_trail::{Frame, Module, StackTable};
 
 use crate::elf::{Elf, open};
+use crate::timeout::within;
 
 /// Where distributions put separate debug information.
 const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
 /// A symbol without a size ends at the next one, but not farther than this.
 const UNSIZED_BYTES_MAX: u64 = 4096;
+/// How long the symbols of a file may take: there may be hundreds of megabytes of them, and nobody
+/// waits for anything else.
+const TIMEOUT_OF_SYMBOLS: Duration = Duration::from_secs(60);
 /// Functions inlined at one place that are listed.
 const INLINED_MAX: usize = 64;
 
@@ -130,7 +135,9 @@ impl Names {
         let mut symbols = Vec::new();
         let files = [from.as_deref(), elf.is_some().then_some(path)];
         for file in files.into_iter().flatten() {
-            read_symbols(file, &mut symbols);
+            let own = file.to_owned();
+            let found = within(file, TIMEOUT_OF_SYMBOLS, move || read_symbols(&own));
+            symbols.append(&mut found.unwrap_or_default());
         }
         // Of several names of one place, the first whose end is known.
         symbols.sort_by(|a, b| (a.0, Reverse(a.1), &a.2).cmp(&(b.0, Reverse(b.1), &b.2)));
@@ -208,12 +215,10 @@ impl Names {
 
 /// Reads the functions that a file's symbol tables list, with sizes: the nearest symbol before an
 /// address may be of another function, where a table is stripped.
-fn read_symbols(path: &Path, symbols: &mut Vec<(u64, u64, String)>) {
-    let Some((file, _)) = open(path) else { return };
-    let cache = ReadCache::new(file);
-    let Ok(object) = object::File::parse(&cache) else {
-        return;
-    };
+fn read_symbols(path: &Path) -> Option<Vec<(u64, u64, String)>> {
+    let cache = ReadCache::new(open(path)?.0);
+    let object = object::File::parse(&cache).ok()?;
+    let mut symbols = Vec::new();
     for symbol in object.symbols().chain(object.dynamic_symbols()) {
         let is_function = symbol.kind() == SymbolKind::Text && symbol.is_definition();
         if let (true, Ok(name), Some(end)) = (
@@ -225,6 +230,7 @@ fn read_symbols(path: &Path, symbols: &mut Vec<(u64, u64, String)>) {
             symbols.push((symbol.address(), end, name.to_owned()));
         }
     }
+    Some(symbols)
 }
 
 fn end_unsized(symbols: &mut [(u64, u64, String)]) {

@@ -9,6 +9,7 @@ use pagetrail::{PageRange, Region};
 
 use super::memory::Memory;
 use crate::elf::{Elf, open};
+use crate::timeout::{TIMEOUT, within};
 
 /// Bytes of an entry of the table.
 const ENTRY_BYTES: u64 = 48;
@@ -113,11 +114,14 @@ fn text(at: u64, memory: &impl Memory) -> Option<String> {
 }
 
 /// The address of an exported symbol, as the file has it.
-fn symbol(path: &Path, name: &[u8]) -> Option<u64> {
-    let cache = ReadCache::new(open(path)?.0);
-    let object = object::File::parse(&cache).ok()?;
-    let symbol = object
-        .dynamic_symbols()
-        .find(|symbol| symbol.name_bytes() == Ok(name))?;
-    Some(symbol.address())
+fn symbol(path: &Path, name: &'static [u8]) -> Option<u64> {
+    let own = path.to_owned();
+    within(path, TIMEOUT, move || {
+        let cache = ReadCache::new(open(&own)?.0);
+        let object = object::File::parse(&cache).ok()?;
+        let symbol = object
+            .dynamic_symbols()
+            .find(|symbol| symbol.name_bytes() == Ok(name))?;
+        Some(symbol.address())
+    })
 }
