@@ -166,8 +166,7 @@ impl Image {
             return Ok(PageRange::new(owned.start(), owned.start() + size));
         }
         // What cannot be read was not read for the checkpoint either, and is zeros in both.
-        let read =
-            |ranges: &[PageRange], buffer: &mut [u8]| Ok(memory.read(ranges, buffer).map(drop)?);
+        let read = |ranges: &[PageRange], buffer: &mut [u8]| Ok(memory.read(ranges, buffer)?);
         self.other_contents(&read, mapping.range, &now)
     }
 

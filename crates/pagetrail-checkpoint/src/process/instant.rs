@@ -87,7 +87,8 @@ impl ProcessCheckpointer {
             found.add(self.absorb(Some(&*hold))?);
         }
         let copied_before = transfer.cost.copied_pages;
-        let copied = self.copy_rest(transfer, &left, &found, (freezes > 0).then_some(&*hold));
+        let freezing = (freezes > 0).then_some(&*hold);
+        let copied = self.copy_rest(transfer, &left, &found, freezing, others);
         let descriptors = describe::descriptors_at_rest(self.pid());
         let threads = hold.threads().to_vec();
         let state = self.state(&mut *hold);
@@ -183,6 +184,7 @@ impl ProcessCheckpointer {
         left: &PageSet,
         found: &Found,
         freezing: Option<&dyn Held>,
+        others: &dyn Together,
     ) -> Result<Option<Rest>> {
         transfer.remap(&found.remapped);
         let mut todo = left.difference(&found.remapped).union(&found.pages);
@@ -194,7 +196,7 @@ impl ProcessCheckpointer {
             .intersection(self.layout.addresses())
             .difference(&untouched)
             .difference(&self.shared());
-        transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
+        self.look_at_shared(transfer, others.common(Motion::AtRest))?;
         self.look_at_apart(transfer, Motion::AtRest)?;
         let in_files = self.layout.as_in_files()?;
         transfer.look_at_files(&self.memory, &in_files, &todo)?;

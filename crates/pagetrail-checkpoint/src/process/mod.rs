@@ -17,6 +17,7 @@
 
 pub(crate) mod build_id;
 pub(crate) mod changed;
+pub(crate) mod common;
 pub(crate) mod describe;
 mod instant;
 mod lacking;
@@ -24,6 +25,7 @@ pub(crate) mod layout;
 pub(crate) mod pending;
 pub(crate) mod precopy;
 pub(crate) mod recheck;
+mod reread;
 pub(crate) mod rewind;
 pub(crate) mod staging;
 pub(crate) mod state;
@@ -274,7 +276,7 @@ impl ProcessCheckpointer {
         }
         let mut transfer = self.begin(writer)?;
         let copied = match self.options.mode {
-            Mode::Precopy | Mode::Cow => self.precopy(&mut transfer)?,
+            Mode::Precopy | Mode::Cow => self.precopy(&mut transfer, others)?,
             Mode::Stop => Some(self.pending.pages().clone()),
         };
         let Some(mut left) = copied else {
@@ -339,8 +341,12 @@ impl ProcessCheckpointer {
 
     /// Copies what is pending while the process runs, and what it writes meanwhile; gives what is
     /// left. `None` when the process has replaced its program.
-    fn precopy(&mut self, transfer: &mut Transfer<'_>) -> Result<Option<PageSet>> {
-        transfer.look_at_shared(&self.memory, &self.shared_contents()?)?;
+    fn precopy(
+        &mut self,
+        transfer: &mut Transfer<'_>,
+        others: &dyn Together,
+    ) -> Result<Option<PageSet>> {
+        self.look_at_shared(transfer, others.common(Motion::Runs))?;
         self.look_at_apart(transfer, Motion::Runs)?;
         let in_files = self.layout.as_in_files()?;
         transfer.look_at_files(&self.memory, &in_files, self.pending.pages())?;
@@ -366,28 +372,6 @@ impl ProcessCheckpointer {
             .difference(&self.shared())
     }
 
-    /// Reads shared memory that no mapping shows, if the process is to be started anew.
-    fn look_at_apart(&mut self, transfer: &mut Transfer<'_>, motion: Motion) -> Result<()> {
-        if !self.options.restartable {
-            return Ok(());
-        }
-        let regions = self.layout.regions();
-        let all = state::memory::of(self.pid(), regions, motion);
-        let all = all.map_err(|reason| state::refusal(self.pid(), &reason))?;
-        let apart = Apart::new(all);
-        if let Some(name) = apart.name().filter(|_| self.options.trust_shared) {
-            let reason = format!(
-                "its shared memory {name} may be written in several ways, so that it has to be read \
-                 again for each checkpoint"
-            );
-            return Err(state::refusal(self.pid(), &reason));
-        }
-        let contents = apart.pages(regions, self.layout.addresses())?;
-        transfer.look_at_apart(&apart, &contents)?;
-        self.apart = apart;
-        Ok(())
-    }
-
     /// What it takes to start the process anew, if that is wanted.
     fn state(&self, hold: &mut dyn Held) -> Result<Option<ProcessState>> {
         if !self.options.restartable {
@@ -402,22 +386,6 @@ impl ProcessCheckpointer {
         };
         state.kernel = kernel;
         Ok(Some(state))
-    }
-
-    /// Where memory is read again at each instant.
-    fn shared(&self) -> PageSet {
-        match self.options.trust_shared {
-            true => PageSet::new(),
-            false => self.layout.shared(),
-        }
-    }
-
-    /// The pages there that hold something.
-    fn shared_contents(&self) -> Result<PageSet> {
-        match self.options.trust_shared {
-            true => Ok(PageSet::new()),
-            false => self.layout.shared_contents(),
-        }
     }
 
     fn process(&self, threads: Vec<HeldThread>) -> Process {

@@ -1,6 +1,8 @@
 //! [`Together`]: the points at which the checkpoint of one process waits for those of others, so
 //! that all are of one instant.
 
+use super::common::Common;
+use super::state::memory::Motion;
 use crate::error::Result;
 use pagetrail::LetGo;
 
@@ -21,6 +23,12 @@ pub(crate) trait Together {
 
     /// All of the process has been copied. Returns when all of the others has, too.
     fn copied(&self) -> Result<()>;
+
+    /// What the others have read of memory that they share with the process: while they run, or at
+    /// rest, between [`Self::held`] and [`Self::copied`].
+    fn common(&self, _motion: Motion) -> Option<&Common> {
+        None
+    }
 }
 
 /// A checkpoint that waits for no others.

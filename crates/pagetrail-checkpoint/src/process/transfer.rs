@@ -5,6 +5,7 @@
 //! ([`Rechecked`]). An address at which something else has come is voided here, once, and none of
 //! the three keeps what was there.
 
+use super::common::{Common, Piece};
 use super::recheck::Rechecked;
 use super::staging::{Parts, Staging};
 use super::state::memory::Apart;
@@ -28,8 +29,8 @@ const PAGES_MEASURED: u64 = 1024;
 /// How long the copy of a page takes where nothing was measured.
 const PAGE_COPY: Duration = Duration::from_micros(1);
 /// The way to read the memory of a process.
-fn of(memory: &Memory) -> impl Fn(&[PageRange], &mut [u8]) -> Result<()> + Sync + '_ {
-    |ranges, buffer| Ok(memory.read(ranges, buffer).map(drop)?)
+fn of(memory: &Memory) -> impl Fn(&[PageRange], &mut [u8]) -> Result<PageSet> + Sync + '_ {
+    |ranges, buffer| Ok(memory.read(ranges, buffer)?)
 }
 
 /// A checkpoint that is being taken. Dropped, it leaves the store as it was.
@@ -127,14 +128,34 @@ impl<'writer> Transfer<'writer> {
         }
     }
 
-    /// Reads memory that others may write to, and copies what is not as it was read last;
+    /// Reads a part of memory that others may write to, and copies what is not as it was read last;
     /// `contents` is all of it that holds anything.
-    pub(crate) fn look_at_shared(&mut self, memory: &Memory, contents: &PageSet) -> Result<()> {
+    pub(crate) fn look_at_shared(
+        &mut self,
+        memory: &Memory,
+        contents: &PageSet,
+        part: &PageSet,
+    ) -> Result<()> {
         let gone = self.rechecked.shared.keep(contents);
         self.void(&gone);
         let seen = &mut self.rechecked.shared;
-        let differing = seen.look(&of(memory), contents, &mut self.staging, &mut self.draft)?;
+        let differing = seen.look(&of(memory), part, &mut self.staging, &mut self.draft)?;
         self.cost.copied_pages += differing;
+        Ok(())
+    }
+
+    /// Reads what other processes have not read of the memory that they have as well, and copies
+    /// what is not as it was read last.
+    pub(crate) fn look_at_common(
+        &mut self,
+        memory: &Memory,
+        pieces: &[Piece],
+        common: &Common,
+    ) -> Result<()> {
+        let seen = &mut self.rechecked.shared;
+        let (staging, draft) = (&mut self.staging, &mut self.draft);
+        self.cost.copied_pages +=
+            seen.look_together(&of(memory), pieces, common, staging, draft)?;
         Ok(())
     }
 

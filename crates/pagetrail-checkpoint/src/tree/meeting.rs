@@ -6,6 +6,8 @@
 //! all.
 
 use crate::error::{Error, Result};
+use crate::process::common::Common;
+use crate::process::state::memory::Motion;
 use crate::process::together::Together;
 use pagetrail::LetGo;
 use std::cell::Cell;
@@ -42,11 +44,17 @@ struct State {
 pub(super) struct Meeting {
     state: Mutex<State>,
     changed: Condvar,
+    /// What was read of memory that several have, while they ran and when all stood still.
+    running: Common,
+    at_rest: Common,
 }
 
 impl Meeting {
-    pub(super) fn new() -> Self {
+    /// Keeps at most so many bytes of memory that several have, for those who read it later.
+    pub(super) fn new(buffer_bytes: u64) -> Self {
         Self {
+            running: Common::new(buffer_bytes),
+            at_rest: Common::new(buffer_bytes),
             state: Mutex::new(State {
                 phase: Phase::Preparing,
                 holds: Vec::new(),
@@ -79,6 +87,9 @@ impl Meeting {
         if state.phase == Phase::Preparing {
             state.phase = Phase::Holding;
         }
+        drop(state);
+        // Who comes later reads what is there then.
+        self.running.clear();
         self.changed.notify_all();
     }
 
@@ -204,6 +215,13 @@ impl Together for Guest<'_> {
     fn copied(&self) -> Result<()> {
         self.reach(Phase::Released, |state| state.copied += 1)
     }
+
+    fn common(&self, motion: Motion) -> Option<&Common> {
+        Some(match motion {
+            Motion::Runs => &self.meeting.running,
+            Motion::AtRest => &self.meeting.at_rest,
+        })
+    }
 }
 
 impl Drop for Guest<'_> {
@@ -243,7 +261,7 @@ mod tests {
     /// that comes while the first stand still.
     #[test]
     fn all_are_held_before_any_is_copied_and_copied_before_any_goes_on() {
-        let meeting = Meeting::new();
+        let meeting = Meeting::new(0);
         let (held, copied) = (AtomicU32::new(0), AtomicU32::new(0));
         let take_part = |guest: Guest<'_>| {
             guest.ready().unwrap();
@@ -270,7 +288,7 @@ mod tests {
 
     #[test]
     fn one_that_ends_before_it_is_held_is_not_waited_for() {
-        let meeting = Meeting::new();
+        let meeting = Meeting::new(0);
         thread::scope(|scope| {
             let (stays, leaves) = (meeting.guest(), meeting.guest());
             scope.spawn(move || {
@@ -291,7 +309,7 @@ mod tests {
 
     #[test]
     fn one_that_fails_at_rest_fails_all() {
-        let meeting = Meeting::new();
+        let meeting = Meeting::new(0);
         thread::scope(|scope| {
             let (stays, fails) = (meeting.guest(), meeting.guest());
             let stays = scope.spawn(move || {
@@ -314,7 +332,7 @@ mod tests {
     /// One whose memory another serves cannot be read while that stands still: all are let go.
     #[test]
     fn one_that_needs_another_is_not_waited_for_longer_than_that() {
-        let meeting = Meeting::new();
+        let meeting = Meeting::new(0);
         let (let_go, waits) = mpsc::channel::<()>();
         thread::scope(|scope| {
             let (serves, needs) = (meeting.guest(), meeting.guest());

@@ -264,7 +264,8 @@ impl TreeCheckpointer {
         ended: &mut Vec<Ended>,
         avoids_late: bool,
     ) -> Option<Error> {
-        let (meeting, beginning) = (&Meeting::new(), &self.beginning);
+        let buffer_bytes = self.beginning.options.buffer_bytes;
+        let (meeting, beginning) = (&Meeting::new(buffer_bytes), &self.beginning);
         thread::scope(|scope| {
             let start = |process: Joining| {
                 let guest = meeting.guest();

@@ -224,8 +224,9 @@ impl Apart {
         Ok(found)
     }
 
-    /// Reads pages; what is after the end of the memory is zeros.
-    pub(crate) fn read(&self, ranges: &[PageRange], buffer: &mut [u8]) -> Result<()> {
+    /// Reads pages; what is after the end of the memory is zeros. There are none that cannot be
+    /// read.
+    pub(crate) fn read(&self, ranges: &[PageRange], buffer: &mut [u8]) -> Result<PageSet> {
         let mut rest = buffer;
         for range in ranges {
             let (bytes, after) = rest.split_at_mut(range.bytes() as usize);
@@ -253,7 +254,7 @@ impl Apart {
                 left = &mut left[count..];
             }
         }
-        Ok(())
+        Ok(PageSet::new())
     }
 
     /// The mappings of an image that have these pages.
