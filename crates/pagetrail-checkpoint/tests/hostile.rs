@@ -230,8 +230,14 @@ fn nonsense_with_right_hashes_ends_in_an_answer() {
         let memory = InMemory::new();
         let store = Store::create_on(Arc::new(memory.clone())).unwrap();
         let pages: Vec<Vec<u8>> = (0..random.u64(1..5)).map(contents).collect();
-        let (name, bytes) = pack(&pages);
-        let (mutated, mutated_bytes) = crafted::mutate_pack(&bytes, &mut random);
+        let (name, bytes) = match random.bool() {
+            true => pack(&pages),
+            false => crafted::pack_in_blocks(&pages, random.usize(1..4), |_| {}),
+        };
+        let (mutated, mutated_bytes) = match random.u32(0..3) {
+            0 => crafted::pack_in_strange_blocks(&pages, &mut random),
+            _ => crafted::mutate_pack(&bytes, &mut random),
+        };
         memory.put(Name::Pack(name), bytes);
         memory.put(Name::Pack(mutated), mutated_bytes);
         let mut parent = None;

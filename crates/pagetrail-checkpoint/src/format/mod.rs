@@ -3,6 +3,7 @@
 //! file or a process.
 
 pub(crate) mod codec;
+pub(crate) mod index;
 pub(crate) mod manifest;
 pub(crate) mod mapped_file;
 pub(crate) mod objects;
@@ -11,6 +12,7 @@ pub(crate) mod pack;
 pub(crate) mod pack_writer;
 pub(crate) mod patch;
 pub(crate) mod state;
+pub(crate) mod touches;
 pub(crate) mod wire;
 
 /// What [`Name::Marker`](crate::storage::Name::Marker) holds.

@@ -6,8 +6,9 @@
 //! compressed nor cut off at the end of its parcel is never copied.
 
 use super::codec::{Compression, RAW};
-use super::pack::{END, Frame, HEADER_BYTES, Index, Patched};
-use super::patch::{FIRST_PATCH, Patch};
+use super::index::{Frame, HEADER_BYTES, Index};
+use super::pack::END;
+use super::patch::{FIRST_PATCH, Patch, Patched};
 use super::wire::Encoder;
 use crate::hash::Hash;
 use crate::storage::{Draft, Name, Publish, Storage};
@@ -200,11 +201,13 @@ impl Frames {
 
     /// Writes what follows the frames.
     fn end(&self, mut draft: Box<dyn Draft>, index: &mut Index) -> io::Result<()> {
-        let body = index.encode();
-        index.name = Index::seal(&self.header, &body, self.offset);
-        draft.write(&body)?;
+        let encoded = index.encode();
+        let root_at = self.offset + encoded.blocks.len() as u64;
+        index.name = Index::seal(&self.header, &encoded.root, root_at);
+        draft.write(&encoded.blocks)?;
+        draft.write(&encoded.root)?;
         let mut trailer = Encoder::default();
-        trailer.u64(self.offset);
+        trailer.u64(root_at);
         trailer.hash(&index.name);
         trailer.0.extend(END);
         draft.write(&trailer.0)?;
@@ -359,13 +362,14 @@ mod tests {
             let index = writer.publish(&storage).unwrap().unwrap();
             assert_eq!(index.pages, hashes);
             let pack = Pack::open(&storage, index.name).unwrap();
-            assert_eq!(pack.index, index);
             let (mut stored, mut pages) = (Vec::new(), Vec::new());
             for page in 0..count {
-                let (frame, at) = index.find(page as u32);
+                let (frame, at) = pack.find(page as u32);
                 pack.frame_into(frame, &mut stored, &mut pages).unwrap();
                 assert_eq!(pages[at..at + 4096], contents[page * 4096..][..4096]);
+                assert_eq!(pack.hash_of(page as u32).unwrap(), Some(hashes[page]));
             }
+            assert_eq!(pack.into_index().unwrap(), index);
         }
     }
 }

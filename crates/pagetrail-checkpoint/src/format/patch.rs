@@ -1,5 +1,5 @@
 //! [`Patch`]: a page that is another pack's page but for some bytes; what a pack says of it, and
-//! putting it together.
+//! putting it together. [`Patched`]: those of a pack.
 
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 use crate::hash::Hash;
@@ -88,6 +88,57 @@ impl Patch {
             depth,
             ranges,
         })
+    }
+}
+
+/// The patches of a pack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Patched {
+    /// The place of the first page in frames that has the patches' bytes, one after the other.
+    pub(super) data_from: u32,
+    /// The packs whose pages are patched.
+    pub(crate) bases: Vec<Hash>,
+    pub(crate) patches: Vec<Patch>,
+}
+
+impl Patched {
+    /// The patch at a place.
+    pub(crate) fn at(&self, place: u32) -> Option<&Patch> {
+        self.patches.get(place.checked_sub(FIRST_PATCH)? as usize)
+    }
+
+    /// Where among the patches' bytes each begins, and in the end how many there are.
+    pub(super) fn starts(&self) -> Vec<u64> {
+        let mut starts = vec![0];
+        let mut at = 0;
+        starts.extend(self.patches.iter().map(|patch| {
+            at += patch.bytes();
+            at
+        }));
+        starts
+    }
+
+    pub(super) fn encode(&self, out: &mut Encoder) {
+        out.u32(self.data_from);
+        out.list(&self.bases, Encoder::hash);
+        out.list(&self.patches, |out, patch| patch.encode(out));
+    }
+
+    /// Those of a pack that has so many pages in frames.
+    pub(super) fn decode(decoder: &mut Decoder<'_>, page_size: u32, pages: u32) -> Decoded<Self> {
+        let data_from = decoder.u32()?;
+        let bases = decoder.list(Decoder::hash)?;
+        let patches = decoder.list(|decoder| Patch::decode(decoder, page_size, bases.len()))?;
+        let patched = Self {
+            data_from,
+            bases,
+            patches,
+        };
+        let bytes = patched.starts().last().copied().unwrap_or(0);
+        match u64::from(data_from) + bytes.div_ceil(page_size.into()) == pages.into() {
+            true => Ok(patched),
+            false => Err(Malformed("its patches are not as long as their bytes")),
+        }
     }
 }
 

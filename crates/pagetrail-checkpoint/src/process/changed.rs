@@ -189,7 +189,7 @@ impl Image {
                     },
                     other => other,
                 };
-                then.insert(run.start + n * size, self.hash_at(source));
+                then.insert(run.start + n * size, self.hash_at(source)?);
             }
         }
         let known: PageSet = then

@@ -22,6 +22,7 @@ pub(crate) mod describe;
 mod instant;
 mod lacking;
 pub(crate) mod layout;
+mod lineage;
 pub(crate) mod pending;
 pub(crate) mod precopy;
 pub(crate) mod recheck;

@@ -272,7 +272,7 @@ impl Storage for Bucket {
         let path = self.remote.path(&name.to_string());
         let found = self.remote.wait(self.remote.objects.head(&path))?;
         let e_tag = found.e_tag.clone();
-        if matches!(name, Name::Manifest(_)) {
+        if matches!(name, Name::Manifest(_) | Name::Touches(_)) {
             let version = UpdateVersion {
                 e_tag: found.e_tag,
                 version: found.version,

@@ -37,8 +37,10 @@ pub enum Name {
     Marker,
     /// A checkpoint: its description and where its pages are, by its number.
     Manifest(u64),
-    /// Contents of pages, by the hash of its index.
+    /// Contents of pages, by the hash of its root.
     Pack(Hash),
+    /// In which order a process of a checkpoint needed its pages, by the checkpoint's number.
+    Touches(u64),
 }
 
 impl Name {
@@ -47,9 +49,11 @@ impl Name {
         if text == MARKER {
             return Some(Self::Marker);
         }
-        let name = match text.strip_suffix(".manifest") {
-            Some(digits) => Self::Manifest(digits.parse().ok()?),
-            None => Self::Pack(Hash::parse(text.strip_suffix(".pack")?)?),
+        let name = match text.rsplit_once('.')? {
+            (digits, "manifest") => Self::Manifest(digits.parse().ok()?),
+            (digits, "touches") => Self::Touches(digits.parse().ok()?),
+            (digits, "pack") => Self::Pack(Hash::parse(digits)?),
+            _ => return None,
         };
         (name.to_string() == text).then_some(name)
     }
@@ -64,6 +68,7 @@ impl fmt::Display for Name {
             // Twenty digits are enough for any u64, so that names sort as numbers.
             Self::Manifest(number) => write!(f, "{number:020}.manifest"),
             Self::Pack(hash) => write!(f, "{hash}.pack"),
+            Self::Touches(number) => write!(f, "{number:020}.touches"),
         }
     }
 }
@@ -229,6 +234,7 @@ mod tests {
             Name::Manifest(0),
             Name::Manifest(u64::MAX),
             Name::Pack(Hash::of(b"x")),
+            Name::Touches(7),
         ] {
             assert_eq!(Name::parse(&name.to_string()), Some(name));
         }
@@ -237,6 +243,7 @@ mod tests {
             "lock",
             "1.manifest",
             "+0000000000000000001.manifest",
+            "7.touches",
             "../00000000000000000001.manifest",
             "x.pack",
             "00000000000000000001.manifest.tmp",

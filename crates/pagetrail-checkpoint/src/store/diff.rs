@@ -28,7 +28,7 @@ impl Store {
     /// One of them does not exist or is damaged.
     pub fn diff(&self, first: u64, second: u64) -> Result<Vec<MappingDiff>> {
         let (a, b) = (self.image(first)?, self.image(second)?);
-        let differing = differing(&a, &b);
+        let differing = differing(&a, &b)?;
         let (of_a, of_b) = (&a.manifest().mappings, &b.manifest().mappings);
         let mut found = Vec::new();
         let (mapped_a, mapped_b) = (a.manifest().addresses(), b.manifest().addresses());
@@ -57,7 +57,7 @@ impl Store {
 }
 
 /// The pages that have other contents in the one than in the other.
-fn differing(a: &Image, b: &Image) -> PageSet {
+fn differing(a: &Image, b: &Image) -> Result<PageSet> {
     let mut found = PageSet::new();
     let page_size = a.map.page_size();
     // Elsewhere both are zeros: a run of these may be as long as it likes.
@@ -67,16 +67,16 @@ fn differing(a: &Image, b: &Image) -> PageSet {
             let Some(page) = PageRange::new(start, start + page_size) else {
                 continue;
             };
-            let hash = |image: &Image| {
-                let run = image.map.within(page).next();
-                run.and_then(|run| image.hash_at(run.source))
+            let hash = |image: &Image| match image.map.within(page).next() {
+                Some(run) => image.hash_at(run.source),
+                None => Ok(None),
             };
-            if hash(a) != hash(b) {
+            if hash(a)? != hash(b)? {
                 found.insert(page);
             }
         }
     }
-    found
+    Ok(found)
 }
 
 /// The addresses of the pages that are in packs.

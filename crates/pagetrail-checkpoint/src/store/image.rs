@@ -2,6 +2,7 @@
 
 use super::intake::chunks;
 use super::packs::Packs;
+use super::touches::Lineage;
 use super::{Store, flatten};
 use crate::error::{Error, Result};
 use crate::format::manifest::Manifest;
@@ -14,7 +15,9 @@ use pagetrail::{PageRange, PageSet};
 pub struct Image {
     manifest: Manifest,
     pub(crate) map: PageMap,
-    packs: Packs,
+    pub(super) packs: Packs,
+    /// This checkpoint, the last, and those that it builds on.
+    pub(super) lineage: Lineage,
 }
 
 impl std::fmt::Debug for Image {
@@ -28,13 +31,27 @@ impl std::fmt::Debug for Image {
 impl Image {
     pub(super) fn new(store: &Store, mut chain: Vec<Manifest>) -> Result<Self> {
         let (map, names) = flatten(&chain);
+        let lineage = chain.iter().map(|manifest| (manifest.number, manifest.id));
+        let lineage = lineage.collect();
         let manifest = chain.pop().ok_or(Error::Empty)?;
         let packs = open_all(store, &manifest, &map, &names)?;
         Ok(Self {
             manifest,
             map,
             packs,
+            lineage,
         })
+    }
+
+    /// The same image for another thread. Packs are open once.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self {
+            manifest: self.manifest.clone(),
+            map: self.map.clone(),
+            packs: self.packs.share(),
+            lineage: self.lineage.clone(),
+        }
     }
 
     /// The checkpoint's description.
@@ -48,10 +65,10 @@ impl Image {
     }
 
     /// The hash of a page's contents; `None` where it is zero, or not in the image.
-    pub(crate) fn hash_at(&self, source: Source) -> Option<Hash> {
+    pub(crate) fn hash_at(&self, source: Source) -> Result<Option<Hash>> {
         match source {
-            Source::Stored { pack, page } => self.packs.index(pack).hash_of(page),
-            Source::Zero | Source::Absent => None,
+            Source::Stored { pack, page } => self.packs.pack(pack).hash_of(page),
+            Source::Zero | Source::Absent => Ok(None),
         }
     }
 
@@ -65,7 +82,7 @@ impl Image {
             return None;
         };
         let within = (address - run.start) / page_size;
-        let together = self.packs.index(pack).together(page + within as u32);
+        let together = self.packs.pack(pack).together(page + within as u32);
         // In pages from the beginning of the run.
         let from = u64::from(together.start.saturating_sub(page));
         let to = u64::from(together.end - page).min(run.pages);
@@ -125,8 +142,8 @@ pub(crate) fn open_all(
     let packs = Packs::open(store, names)?;
     for run in map.runs() {
         if let Source::Stored { pack, page } = run.source {
-            let index = packs.index(pack);
-            if !index.has(page, run.pages) || index.page_size != manifest.page_size {
+            let pack = packs.pack(pack);
+            if !pack.has(page, run.pages) || pack.page_size() != manifest.page_size {
                 let name = Name::Manifest(manifest.number);
                 return Err(store.damaged(name, "a pack lacks a page that it needs"));
             }

@@ -1,7 +1,8 @@
 //! [`Known`]: which contents the packs of a store have already, so that equal pages are stored
 //! once.
 
-use crate::format::pack::{Index, Patched};
+use crate::format::index::Index;
+use crate::format::patch::Patched;
 use crate::hash::Hash;
 use crate::map::Source;
 use std::collections::HashMap;

@@ -16,6 +16,7 @@ pub(crate) mod prune;
 pub(crate) mod repair;
 pub(crate) mod retention;
 pub(crate) mod survey;
+pub(crate) mod touches;
 pub(crate) mod verify;
 pub(crate) mod writer;
 

@@ -3,19 +3,20 @@
 use super::Store;
 use super::places::Places;
 use crate::error::{Error, Result};
-use crate::format::pack::{Index, Pack};
+use crate::format::pack::Pack;
 use crate::format::patch::{FIRST_PATCH, Patch};
 use crate::hash::Hash;
 use crate::limits;
 use crate::parallel::try_each;
 use crate::storage::Name;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Open packs. Those that were asked for have the numbers of their names; those that patches need
 /// follow when they do: a patch that nobody needs may be of a pack that has gone.
 pub(crate) struct Packs {
     store: Store,
-    packs: Vec<Pack>,
+    packs: Vec<Arc<Pack>>,
     /// Of all of them, in bytes.
     index_bytes: u64,
     numbers: BTreeMap<Hash, u32>,
@@ -40,6 +41,18 @@ impl Packs {
         Ok(all)
     }
 
+    /// The same packs for another thread.
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            store: self.store.clone(),
+            packs: self.packs.clone(),
+            index_bytes: self.index_bytes,
+            numbers: self.numbers.clone(),
+            frames: self.packs.iter().map(|_| None).collect(),
+            stored: Vec::new(),
+        }
+    }
+
     fn add(&mut self, name: Hash) -> Result<u32> {
         let pack = Pack::open(self.store.storage(), name)?;
         self.index_bytes += pack.index_bytes();
@@ -49,7 +62,7 @@ impl Packs {
         }
         let number = self.packs.len() as u32;
         self.numbers.insert(name, number);
-        self.packs.push(pack);
+        self.packs.push(Arc::new(pack));
         self.frames.push(None);
         Ok(number)
     }
@@ -61,9 +74,18 @@ impl Packs {
         }
     }
 
-    /// What a pack has.
-    pub(crate) fn index(&self, pack: u32) -> &Index {
-        &self.packs[pack as usize].index
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// A pack that was asked for.
+    pub(crate) fn pack(&self, pack: u32) -> &Pack {
+        &self.packs[pack as usize]
+    }
+
+    /// Reads what the packs that were asked for say of their pages, all of it.
+    pub(crate) fn read_blocks(&self) -> Result<()> {
+        self.packs.iter().try_for_each(|pack| pack.read_blocks())
     }
 
     /// Copies pages that lie one after the other in a pack.
@@ -71,7 +93,7 @@ impl Packs {
         if place < FIRST_PATCH {
             return self.read_plain(pack, place, out);
         }
-        let page_size = self.index(pack).page_size as usize;
+        let page_size = self.pack(pack).page_size() as usize;
         for (place, page) in (place..).zip(out.chunks_exact_mut(page_size)) {
             self.read_patched(pack, place, page)?;
         }
@@ -81,13 +103,13 @@ impl Packs {
     /// Whole frames by all processors, to where they belong; parts of frames by way of the frame
     /// that is kept.
     fn read_plain(&mut self, pack: u32, place: u32, out: &mut [u8]) -> Result<()> {
-        let page_size = self.index(pack).page_size as usize;
+        let page_size = self.pack(pack).page_size() as usize;
         let mut whole = Vec::new();
         let mut place = place;
         let mut rest = out;
         while !rest.is_empty() {
             let of = &self.packs[pack as usize];
-            let (frame, at) = of.index.find(place);
+            let (frame, at) = of.find(place);
             let frame_bytes = of.frame_bytes(frame);
             let count = frame_bytes.saturating_sub(at).min(rest.len());
             let (part, behind) = std::mem::take(&mut rest).split_at_mut(count);
@@ -126,9 +148,9 @@ impl Packs {
         let mut patches: Vec<(u32, u32, Patch)> = Vec::new();
         let (mut pack, mut place) = (pack, place);
         while place >= FIRST_PATCH {
-            let index = self.index(pack);
-            let patch = index.patched.as_ref().and_then(|p| p.at(place)).cloned();
-            let (Some(patch), Some((base, next_place))) = (patch, index.base_of(place)) else {
+            let of = self.pack(pack);
+            let patch = of.patched.as_ref().and_then(|p| p.at(place)).cloned();
+            let (Some(patch), Some((base, next_place))) = (patch, of.base_of(place)) else {
                 return Err(self.lacks(pack));
             };
             let next = self.number(base)?;
@@ -142,8 +164,8 @@ impl Packs {
             patches.push((pack, place, patch));
             (pack, place) = (next, next_place);
         }
-        let fits = self.index(pack).has(place, 1)
-            && self.index(pack).page_size as usize == page.len()
+        let fits = self.pack(pack).has(place, 1)
+            && self.pack(pack).page_size() as usize == page.len()
             && patches.last().is_none_or(|(.., patch)| patch.depth == 1);
         if !fits {
             return Err(self.lacks(pack));
@@ -155,7 +177,7 @@ impl Packs {
             while let Some((of, at, count)) =
                 self.packs[*pack as usize].patch_bytes(*place, data.len() as u64)
             {
-                let (frame, begin) = self.index(*pack).find(of);
+                let (frame, begin) = self.pack(*pack).find(of);
                 let contents = self.frame(*pack, frame)?;
                 data.extend_from_slice(&contents[begin + at..begin + at + count]);
             }
@@ -166,7 +188,7 @@ impl Packs {
 
     fn lacks(&self, pack: u32) -> Error {
         Error::Damaged {
-            object: Name::Pack(self.index(pack).name).to_string(),
+            object: Name::Pack(self.pack(pack).name).to_string(),
             reason: "a page that a patch is of is not as the patch has it".into(),
         }
     }
@@ -175,15 +197,15 @@ impl Packs {
     /// places of the pages that are not what they were, and the first reason.
     pub(crate) fn verify(&mut self, pack: u32, needed: &Places) -> (Places, Option<Error>) {
         let (mut bad, mut reason) = self.packs[pack as usize].verify();
-        let mut page = vec![0; self.index(pack).page_size as usize];
-        let there = Places::of(self.index(pack));
+        let mut page = vec![0; self.pack(pack).page_size() as usize];
+        let there = Places::of(self.pack(pack));
         for place in needed.patches().intersection(&there).iter() {
             let outcome = self.read_patched(pack, place, &mut page).and_then(|()| {
-                if Some(Hash::of(&page)) == self.index(pack).hash_of(place) {
+                if Some(Hash::of(&page)) == self.pack(pack).hash_of(place)? {
                     return Ok(());
                 }
                 Err(Error::Damaged {
-                    object: Name::Pack(self.index(pack).name).to_string(),
+                    object: Name::Pack(self.pack(pack).name).to_string(),
                     reason: "a page of which only the changes were stored had others besides: \
                              the program wrote past the end of an object"
                         .into(),

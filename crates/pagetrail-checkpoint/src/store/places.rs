@@ -1,7 +1,7 @@
 //! [`Places`]: which pages of a pack are meant, by their places; ranges of them, since what a
 //! manifest says may be any number.
 
-use crate::format::pack::Index;
+use crate::format::pack::Pack;
 use crate::format::patch::FIRST_PATCH;
 use pagetrail::{PageRange, PageSet};
 
@@ -11,11 +11,10 @@ pub(crate) struct Places(PageSet);
 
 impl Places {
     /// The pages of a pack that there are.
-    pub(crate) fn of(index: &Index) -> Self {
+    pub(crate) fn of(pack: &Pack) -> Self {
         let mut places = Self::default();
-        places.insert(0, index.pages.len() as u64);
-        let patches = index.patched.as_ref().map_or(0, |p| p.patches.len());
-        places.insert(FIRST_PATCH, patches as u64);
+        places.insert(0, pack.plain_pages().into());
+        places.insert(FIRST_PATCH, pack.patched_pages().into());
         places
     }
 

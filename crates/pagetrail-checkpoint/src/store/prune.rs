@@ -53,7 +53,7 @@ impl Writer {
                 going.push(manifest.number);
                 continue;
             }
-            match self.store.examine(manifest.number) {
+            match self.store.examine(manifest.number, true) {
                 Ok(_) => kept += 1,
                 Err(Error::Damaged { .. }) => damaged += 1,
                 Err(error) => return Err(error),
@@ -119,6 +119,7 @@ impl Writer {
             self.remove_object(Name::Manifest(*number))?;
             pruned.checkpoints += 1;
         }
+        self.remove_unused_touches()?;
         pruned.packs = self.remove_unused_packs()?;
         pruned.repacked = self.repack()?;
         if pruned.repacked > 0 {
@@ -187,6 +188,19 @@ impl Writer {
         outcome.map_err(Error::io(format!("cannot remove {name}")))
     }
 
+    /// Removes orders of touches whose checkpoints have gone.
+    fn remove_unused_touches(&self) -> Result<()> {
+        let names = self.store.names()?;
+        for name in &names {
+            if let Name::Touches(number) = *name
+                && names.binary_search(&Name::Manifest(number)).is_err()
+            {
+                self.remove_object(*name)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes packs that no checkpoint names; says how many. While a checkpoint cannot be read,
     /// nobody knows what it needs.
     pub(super) fn remove_unused_packs(&mut self) -> Result<u64> {
@@ -234,7 +248,7 @@ impl Writer {
                 Err(Error::Damaged { .. }) => continue,
                 outcome => outcome?,
             };
-            if pages.all().count() * 2 < pack.index.page_count() as u64 {
+            if pages.all().count() * 2 < pack.page_count() {
                 // Those whose patches need it go first: their pages are stored whole then.
                 let mut name = *name;
                 while let Some(user) = used.get(&name).and_then(|pages| pages.users.first()) {
@@ -255,7 +269,7 @@ impl Writer {
     pub(super) fn repack_one(&mut self, name: Hash, pages: &Places, remove: bool) -> Result<bool> {
         let failed = || Error::io(format!("cannot write to {}", self.store.storage().place()));
         let mut packs = Packs::open(&self.store, &[name])?;
-        let page_size = packs.index(0).page_size as usize;
+        let page_size = packs.pack(0).page_size() as usize;
         let options = self.options();
         let storage = self.store.storage();
         let mut out = PackWriter::new(page_size as u32, options.frame_pages, options.compression);
@@ -413,7 +427,7 @@ impl Store {
                 pages.named = Places::default();
                 continue;
             };
-            let there = Places::of(&pack.index);
+            let there = Places::of(&pack);
             pages.named = pages.named.intersection(&there);
             todo.extend(
                 patches
@@ -432,7 +446,7 @@ impl Store {
                 complete = false;
                 continue;
             };
-            let Some((base, place)) = pack.index.base_of(place) else {
+            let Some((base, place)) = pack.base_of(place) else {
                 continue;
             };
             let pages = used.entry(base).or_default();

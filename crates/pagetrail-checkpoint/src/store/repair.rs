@@ -65,6 +65,9 @@ impl Writer {
             }
             self.set_aside(Name::Pack(pack), &mut repaired)?;
         }
+        for number in found.bad_touches {
+            self.set_aside(Name::Touches(number), &mut repaired)?;
+        }
         let needs = self.store.needs()?;
         for name in self.store.names()? {
             if let Name::Pack(hash) = name

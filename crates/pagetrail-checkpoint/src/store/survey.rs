@@ -122,7 +122,7 @@ impl Store {
         let mut packs = BTreeSet::new();
         for name in self.names()? {
             match name {
-                Name::Marker => {}
+                Name::Marker | Name::Touches(_) => {}
                 Name::Pack(hash) => drop(packs.insert(hash)),
                 Name::Manifest(number) => match self.manifest(number) {
                     Ok(manifest) => drop(survey.manifests.insert(number, manifest)),

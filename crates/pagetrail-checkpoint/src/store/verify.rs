@@ -30,6 +30,8 @@ pub struct Verified {
     pub unused_packs: u64,
     /// The pages that are not what they were, by their packs.
     pub(super) bad: BTreeMap<Hash, Places>,
+    /// Orders of touches that are not what they were, by their checkpoints.
+    pub(super) bad_touches: Vec<u64>,
 }
 
 impl Store {
@@ -49,7 +51,7 @@ impl Store {
             let Name::Manifest(number) = *name else {
                 continue;
             };
-            match self.settled(number, || self.examine(number)) {
+            match self.settled(number, || self.examine(number, false)) {
                 Ok(packs) => {
                     used.extend(packs);
                     there.push(number);
@@ -71,7 +73,7 @@ impl Store {
             let mut needed = needs.places(&hash);
             let verified = loop {
                 let verified = Packs::open(self, &[hash]).map(|mut packs| {
-                    let pages = packs.index(0).page_count() as u64;
+                    let pages = packs.pack(0).page_count();
                     (pages, packs.verify(0, &needed))
                 });
                 if matches!(verified, Ok((_, (_, None)))) {
@@ -108,6 +110,16 @@ impl Store {
                 found.unused_packs += 1;
             }
         }
+        for name in &names {
+            if let Name::Touches(number) = *name
+                && let Err(error) = self.touches(number)
+                && !self.has_gone(*name)
+            {
+                // No checkpoint needs it.
+                found.add(error.to_string());
+                found.bad_touches.push(number);
+            }
+        }
         if !found.bad.is_empty() {
             for number in there {
                 if self.needs_any(number, &found.bad) {
@@ -120,15 +132,20 @@ impl Store {
     }
 
     /// Looks at a checkpoint, and that its packs have the pages that it needs; gives the packs.
-    pub(super) fn examine(&self, number: u64) -> Result<Vec<Hash>> {
+    /// `thoroughly` is with all that the packs say of their pages.
+    pub(super) fn examine(&self, number: u64, thoroughly: bool) -> Result<Vec<Hash>> {
         let chain = self.chain(number)?;
         let (map, mut packs) = flatten(&chain);
         let Some(last) = chain.last() else {
             return Ok(packs);
         };
         // Also those that a later checkpoint has replaced.
-        open_all(self, last, &last.map, &last.packs)?;
-        open_all(self, last, &map, &packs)?;
+        let own = open_all(self, last, &last.map, &last.packs)?;
+        let all = open_all(self, last, &map, &packs)?;
+        if thoroughly {
+            own.read_blocks()?;
+            all.read_blocks()?;
+        }
         packs.extend(last.packs.iter().copied());
         Ok(packs)
     }

@@ -221,7 +221,7 @@ impl Writer {
         let mut known = Known::default();
         let (_, packs) = flatten(&self.store.chain(number)?);
         for name in packs {
-            known.add(Pack::open(self.store.storage(), name)?.index);
+            known.add(Pack::open(self.store.storage(), name)?.into_index()?);
         }
         Ok(known)
     }
@@ -264,7 +264,7 @@ impl Writer {
         for name in &packs {
             if !self.known.packs.contains(name) {
                 self.known
-                    .add(Pack::open(self.store.storage(), *name)?.index);
+                    .add(Pack::open(self.store.storage(), *name)?.into_index()?);
             }
         }
         let mut numbers = self.known.packs.clone();

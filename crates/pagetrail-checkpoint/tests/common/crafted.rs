@@ -1,5 +1,5 @@
 //! Manifests and packs put together by hand, byte by byte as `docs/image-format.md` has them
-//! (version 1), with right hashes whatever they say.
+//! (manifests of version 1, packs of versions 1 and 3), with right hashes whatever they say.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -138,6 +138,56 @@ pub(crate) fn pack(pages: &[Vec<u8>]) -> (Hash, Vec<u8>) {
         .iter()
         .for_each(|page| out.extend(bytes_of(Hash::of(page))));
     sealed_pack(out, offset)
+}
+
+/// A pack of pages, one a frame, as they are, with an index in blocks; `change` may do something
+/// to the blocks before they are hashed.
+pub(crate) fn pack_in_blocks(
+    pages: &[Vec<u8>],
+    block_frames: usize,
+    change: impl FnOnce(&mut Vec<Vec<u8>>),
+) -> (Hash, Vec<u8>) {
+    let mut out = b"PTPACK\0\x03".to_vec();
+    out.extend(4096u32.to_le_bytes());
+    out.extend(1u32.to_le_bytes());
+    pages.iter().for_each(|page| out.extend(page));
+    let block = |pages: &[Vec<u8>]| {
+        let mut block = Vec::new();
+        for _ in pages {
+            block.push(0);
+            block.extend(4096u32.to_le_bytes());
+            block.extend([0; 32]);
+        }
+        pages
+            .iter()
+            .for_each(|page| block.extend(bytes_of(Hash::of(page))));
+        block
+    };
+    let mut blocks: Vec<Vec<u8>> = pages.chunks(block_frames).map(block).collect();
+    change(&mut blocks);
+    blocks.iter().for_each(|block| out.extend(block));
+    let offset = out.len();
+    for number in [pages.len(), pages.len(), block_frames] {
+        out.extend((number as u32).to_le_bytes());
+    }
+    for (number, block) in (0..).zip(&blocks) {
+        let at = 16 + number * block_frames as u64 * 4096;
+        out.extend(at.to_le_bytes());
+        out.extend(bytes_of(Hash::of(block)));
+    }
+    sealed_pack(out, offset)
+}
+
+/// Such a pack whose blocks say something else than they did, with right hashes.
+pub(crate) fn pack_in_strange_blocks(
+    pages: &[Vec<u8>],
+    random: &mut fastrand::Rng,
+) -> (Hash, Vec<u8>) {
+    let block_frames = random.usize(1..4);
+    pack_in_blocks(pages, block_frames, |blocks| {
+        let at = random.usize(0..blocks.len());
+        change(&mut blocks[at], 0, random);
+    })
 }
 
 /// The end of a pack whose index is at an offset.
