@@ -256,6 +256,12 @@ impl Checkpointer {
         self.restored
     }
 
+    /// The name of what finds dirty pages: `guest` for the virtual machine (`pagetrail vm`),
+    /// otherwise that of the technique.
+    pub fn technique_name(&self) -> &str {
+        self.written.technique_name()
+    }
+
     /// A region's memory.
     ///
     /// # Panics

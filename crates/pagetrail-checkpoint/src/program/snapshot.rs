@@ -151,6 +151,12 @@ impl Snapshot {
         })
     }
 
+    /// The name of what finds dirty pages: `guest` for the virtual machine (`pagetrail vm`),
+    /// otherwise that of the technique; `None` while all pages are copied back.
+    pub fn technique_name(&self) -> Option<&str> {
+        self.watch.as_ref().map(WriteSet::technique_name)
+    }
+
     /// Ends the snapshot; the memory is as it is.
     pub fn into_arena(self) -> Arena {
         self.arena
