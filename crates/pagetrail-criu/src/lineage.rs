@@ -9,23 +9,33 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use pagetrail_checkpoint::{Manifest, Store};
+use pagetrail_checkpoint::{Hash, Store};
 
 const DIRECTORY: &str = "/run/pagetrail";
 /// The longest record that is read: a number and a hash.
 const RECORD_BYTES_MAX: usize = 256;
 
-/// Notes the checkpoint of a process. Where that cannot be noted, the next is a base.
-pub fn note(pid: u32, manifest: &Manifest) {
-    let _ = note_in(Path::new(DIRECTORY), pid, manifest);
+/// Who has taken a checkpoint: increments are over those of the same kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// CRIU.
+    Criu,
+    /// Pagetrail alone.
+    Pagetrail,
+}
+
+/// Notes the checkpoint of a process, by its number and id. Where that cannot be noted, the next is
+/// a base.
+pub fn note(pid: u32, number: u64, id: Hash) {
+    let _ = note_in(Path::new(DIRECTORY), pid, &record(number, id));
 }
 
 /// The checkpoint of this store that a process was last saved in or restored from.
-pub fn find(pid: u32, store: &Store) -> Option<u64> {
-    find_in(Path::new(DIRECTORY), pid, store)
+pub fn find(pid: u32, store: &Store, by: By) -> Option<u64> {
+    find_in(Path::new(DIRECTORY), pid, store, by)
 }
 
-fn note_in(directory: &Path, pid: u32, manifest: &Manifest) -> Option<()> {
+fn note_in(directory: &Path, pid: u32, record: &str) -> Option<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return None,
         _ => {}
@@ -37,11 +47,11 @@ fn note_in(directory: &Path, pid: u32, manifest: &Manifest) -> Option<()> {
     remove_ended(directory, &name);
     // Whole or not at all: who reads it may do so now.
     let draft = directory.join(format!(".{name}.{}", std::process::id()));
-    fs::write(&draft, record(manifest)).ok()?;
+    fs::write(&draft, record).ok()?;
     fs::rename(draft, directory.join(name)).ok()
 }
 
-fn find_in(directory: &Path, pid: u32, store: &Store) -> Option<u64> {
+fn find_in(directory: &Path, pid: u32, store: &Store, by: By) -> Option<u64> {
     if !is_ours(directory) {
         return None;
     }
@@ -49,12 +59,14 @@ fn find_in(directory: &Path, pid: u32, store: &Store) -> Option<u64> {
     let text = std::str::from_utf8(text.get(..RECORD_BYTES_MAX).unwrap_or(&text)).ok()?;
     let number = text.split_once(' ')?.0.parse().ok()?;
     let manifest = store.manifest(number).ok()?;
-    (manifest.is_by_criu() && record(&manifest) == text).then_some(number)
+    let is_same = record(number, manifest.id) == text;
+    let fits = manifest.is_by_criu() == (by == By::Criu);
+    (is_same && fits).then_some(number)
 }
 
 /// The checkpoint by its number, and by its id: there are numbers in each store.
-fn record(manifest: &Manifest) -> String {
-    format!("{} {}\n", manifest.number, manifest.id)
+fn record(number: u64, id: Hash) -> String {
+    format!("{number} {id}\n")
 }
 
 /// Whether nobody but this user writes to the directory.
@@ -107,9 +119,9 @@ fn paths(directory: &Path) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetrail_checkpoint::WriterOptions;
     use pagetrail_checkpoint::criu::Dumps;
     use pagetrail_checkpoint::storage::InMemory;
+    use pagetrail_checkpoint::{Manifest, WriterOptions};
     use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
 
@@ -147,28 +159,31 @@ mod tests {
             .spawn()
             .unwrap();
         let pids = [std::process::id(), child.id()];
+        let find = |pid, store: &Store| find_in(&directory, pid, store, By::Criu);
+        let note = |pid| note_in(&directory, pid, &record(manifest.number, manifest.id));
         for pid in pids {
-            assert_eq!(find_in(&directory, pid, &store), None);
-            note_in(&directory, pid, &manifest).unwrap();
-            assert_eq!(find_in(&directory, pid, &store), Some(1));
-            // The number says nothing of another store.
-            assert_eq!(find_in(&directory, pid, &other), None);
+            assert_eq!(find(pid, &store), None);
+            note(pid).unwrap();
+            assert_eq!(find(pid, &store), Some(1));
+            // The number says nothing of another store, nor of checkpoints of another kind.
+            assert_eq!(find(pid, &other), None);
+            assert_eq!(find_in(&directory, pid, &store, By::Pagetrail), None);
         }
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(paths(&directory).len(), 2);
-        note_in(&directory, pids[0], &manifest).unwrap();
+        note(pids[0]).unwrap();
         assert_eq!(paths(&directory).len(), 1);
-        assert_eq!(find_in(&directory, pids[1], &store), None);
+        assert_eq!(find(pids[1], &store), None);
         let record = paths(&directory).remove(0);
         for wrong in [&b""[..], b"1", b"1 x\n", b"\xff 1", &[b'1'; 5000]] {
             fs::write(&record, wrong).unwrap();
-            assert_eq!(find_in(&directory, pids[0], &store), None);
+            assert_eq!(find(pids[0], &store), None);
         }
         // Others may have written there.
-        note_in(&directory, pids[0], &manifest).unwrap();
+        note(pids[0]).unwrap();
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(find_in(&directory, pids[0], &store), None);
-        assert_eq!(note_in(&directory, pids[0], &manifest), None);
+        assert_eq!(find(pids[0], &store), None);
+        assert_eq!(note(pids[0]), None);
     }
 }

@@ -102,7 +102,7 @@ impl Restored {
             }
             lazy.watch(&pids)?;
         }
-        lineage::note(pid, image.manifest());
+        lineage::note(pid, image.manifest().number, image.manifest().id);
         Ok(Self {
             pid,
             written,

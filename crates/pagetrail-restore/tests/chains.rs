@@ -168,6 +168,45 @@ fn an_increment_is_restored_twice_and_both_go_on() {
 }
 
 #[test]
+fn the_next_checkpoint_of_a_restored_process_is_an_increment() {
+    let Some(running) = counting() else {
+        return;
+    };
+    let store = Store::create_on(Arc::new(InMemory::new())).unwrap();
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    let mut process = ProcessCheckpointer::attach(running.pid(), restartable()).unwrap();
+    let first = process.checkpoint(&mut writer).unwrap();
+    step(&running);
+    process.checkpoint(&mut writer).unwrap();
+    drop((process, writer));
+    running.kill();
+    let image = |number| store.image(number).unwrap();
+    // Not the newest one: the chain forks.
+    let copy = copy_of(&mut image(1));
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    let mut process = ProcessCheckpointer::attach(copy.pid(), restartable()).unwrap();
+    process.build_on(&mut writer, 1).unwrap();
+    let third = process.checkpoint(&mut writer).unwrap();
+    assert_eq!(third.parent.map(|parent| parent.number), Some(1));
+    // What a start takes: a stack, an address of this machine.
+    let stored = third.cost.stored_pages;
+    assert!(
+        stored < 32 && stored * 20 < first.cost.stored_pages,
+        "{stored} pages"
+    );
+    assert_same_contents(&mut image(3), &mut image(1), false);
+    step(&copy);
+    let fourth = process.checkpoint(&mut writer).unwrap();
+    assert_eq!(fourth.parent.map(|parent| parent.number), Some(3));
+    assert_same_contents(&mut image(4), &mut image(2), true);
+    assert!(process.build_on(&mut writer, 9).is_err());
+    drop((process, writer));
+    assert!(store.verify().unwrap().is_sound());
+    let last = copy_of(&mut image(4));
+    assert_same_contents(&mut checkpoint(last.pid()), &mut image(4), false);
+}
+
+#[test]
 fn a_full_store_refuses_a_checkpoint_and_stays_whole() {
     if !support::is_root() {
         pagetrail_skips::not_here("a small tmpfs is mounted only by root");

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pagetrail::{Ended, State, Target};
 use pagetrail_checkpoint::{Error, Manifest, ProcessCheckpointer, ProcessOptions, Writer};
+use pagetrail_criu::lineage::{self, By};
 use pagetrail_report::words;
 
 use super::args::TakeArgs;
@@ -62,7 +63,12 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
         None if args.vm => of_guest(args, options)?,
         None => launch(args, options),
     };
-    let process = process.map_err(plain)?;
+    let mut process = process.map_err(plain)?;
+    let before = args
+        .pid
+        .and_then(|pid| lineage::find(pid, writer.store(), By::Pagetrail));
+    // Where that is damaged, the first is a base.
+    let was_restored = before.is_some_and(|number| process.build_on(&mut writer, number).is_ok());
     let is_program = args.pid.is_none() && !args.vm;
     let addressee = match is_program {
         true => Addressee::Program(process.pid()),
@@ -75,6 +81,7 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
         signals,
         metrics,
         is_program,
+        was_restored,
         ended: None,
         shown: false,
     };
@@ -123,6 +130,8 @@ struct Session<'a> {
     metrics: Metrics,
     /// Whether the process is a program that was started here.
     is_program: bool,
+    /// Whether it was restored from a checkpoint of this store.
+    was_restored: bool,
     /// How it ended, once that is known.
     ended: Option<Option<Ended>>,
     /// Whether the progress line is on the screen.
@@ -135,6 +144,9 @@ impl Session<'_> {
         let taken = self.process.checkpoint(writer);
         self.metrics.count(taken.as_ref().ok());
         let manifest = taken.map_err(plain)?;
+        if self.was_restored {
+            lineage::note(self.process.pid(), manifest.number, manifest.id);
+        }
         if let Some(keep) = self.args.keep {
             writer.prune(keep as usize).map_err(plain)?;
         }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pagetrail::Target;
 use pagetrail_checkpoint::criu::Dumps;
-use pagetrail_criu::{Chain, Engine, check_target, lineage};
+use pagetrail_criu::lineage::{self, By};
+use pagetrail_criu::{Chain, Engine, check_target};
 
 use super::with_cure;
 use crate::commands::checkpoint::args::TakeArgs;
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
     let engine = Engine::find().map_err(with_cure)?;
     check_target(pid, &args.criu_arg).map_err(with_cure)?;
     let mut dumps = Dumps::new(writer(&args.store, &args.writing, true)?);
-    if let Some(number) = lineage::find(pid, dumps.writer().store()) {
+    if let Some(number) = lineage::find(pid, dumps.writer().store(), By::Criu) {
         // Where that is damaged, the first is a base.
         let _ = dumps.build_on(number);
     }
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
                 "all pages are read from now on, while the process stands still: {error:#}"
             ));
         }
-        lineage::note(pid, &manifest);
+        lineage::note(pid, manifest.number, manifest.id);
         if let Some(keep) = args.keep {
             dumps.writer().prune(keep as usize).map_err(plain)?;
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pagetrail_checkpoint::Image;
+use pagetrail_criu::lineage;
 use pagetrail_report::words;
 use pagetrail_restore::{RestoreOptions, Restored, restore_copies};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -28,7 +29,7 @@ pub(super) fn run(
     options: &RestoreOptions,
     count: u32,
 ) -> Result<ExitCode> {
-    let number = image.manifest().number;
+    let (number, id) = (image.manifest().number, image.manifest().id);
     let mut signals = match args.wait {
         true => Some(Signals::take(Addressee::Us).context("cannot handle signals")?),
         false => None,
@@ -36,6 +37,7 @@ pub(super) fn run(
     let copies = restore_copies(&mut image, options, count).map_err(plain)?;
     drop(image);
     for (copy, at) in copies.iter().zip(1..) {
+        lineage::note(copy.pid, number, id);
         for lost in &copy.lost {
             exit::message(&format!("copy {at}: {lost}"));
         }

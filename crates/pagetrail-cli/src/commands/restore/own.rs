@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use pagetrail::Ended;
 use pagetrail_checkpoint::Image;
+use pagetrail_criu::lineage;
 use pagetrail_report::words;
 use pagetrail_restore::{
     Error, Missing, Pager, PidChoice, RestoreOptions, Restored, Stdio, check_lazily, restore,
@@ -22,7 +23,7 @@ use crate::session::signals::{Addressee, Signals};
 
 /// Starts the process of an image.
 pub(super) fn run(args: &RestoreArgs, mut image: Image) -> Result<ExitCode> {
-    let number = image.manifest().number;
+    let (number, id) = (image.manifest().number, image.manifest().id);
     if !args.criu_arg.is_empty() {
         bail!("checkpoint {number} was taken without CRIU; --criu-arg is for those of CRIU");
     }
@@ -65,6 +66,7 @@ pub(super) fn run(args: &RestoreArgs, mut image: Image) -> Result<ExitCode> {
         }
         false => (restore(&mut image, &options).map_err(plain)?, None),
     };
+    lineage::note(restored.pid, number, id);
     for lost in &restored.lost {
         exit::message(lost);
     }
