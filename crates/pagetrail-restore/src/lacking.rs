@@ -76,6 +76,16 @@ impl Lacking {
         piece(start, end, from)
     }
 
+    /// What is lacked first from an address on: the rest of a piece, or the next.
+    pub(crate) fn from(&self, address: u64) -> Option<Piece> {
+        if let Some(around) = self.at(address) {
+            let rest = PageRange::new(address, around.range.end())?;
+            return around.within(rest);
+        }
+        let (&start, &(end, from)) = self.pieces.range(address..).next()?;
+        piece(start, end, from)
+    }
+
     /// The pieces within a range.
     pub(crate) fn within(&self, range: PageRange) -> Vec<Piece> {
         let first = self.at(range.start()).map(|piece| piece.range.start());
@@ -179,6 +189,11 @@ mod tests {
                 let bytes = expected.iter().flatten().count() as u64 * PAGE;
                 assert_eq!(lacking.bytes(), bytes);
                 assert_eq!(lacking.is_empty(), bytes == 0);
+                let first = lacking
+                    .from(40 * PAGE)
+                    .map(|piece| piece.range.start() / PAGE);
+                let is_lacked = |page: &u64| expected[*page as usize].is_some();
+                assert_eq!(first, (40..PAGES).find(is_lacked));
                 let next = lacking.next(40 * PAGE).map(|piece| piece.range.start());
                 assert_eq!(next.is_none(), bytes == 0);
             }

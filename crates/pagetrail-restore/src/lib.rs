@@ -16,6 +16,8 @@
 #![deny(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
+mod ahead;
+#[cfg(target_arch = "x86_64")]
 mod check;
 #[cfg(target_arch = "x86_64")]
 mod ending;

@@ -18,6 +18,8 @@ pub struct Given {
     pub faults: u64,
     /// How long it took.
     pub elapsed: Duration,
+    /// Whether the store has now in which order pages were needed.
+    pub kept_touches: bool,
 }
 
 /// Gives a process that was restored lazily its pages: there is none.

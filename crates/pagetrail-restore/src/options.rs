@@ -46,4 +46,7 @@ pub struct RestoreOptions {
     /// The process stays in the session and process group of who restores, so that it can read the
     /// terminal; otherwise it has its own where it had.
     pub foreground: bool,
+    /// Of a process that gets its pages as it touches them, keep in the store in which order it
+    /// needs them: the next one gets them in this order before it needs them.
+    pub keep_touches: bool,
 }

@@ -5,13 +5,27 @@
 //! While a report is unread, the kernel fills no page and answers `EAGAIN`. So once it has filled
 //! one, every later report is of a later change.
 
-use crate::lacking::Lacking;
+use crate::error::{Error, Result};
+use crate::lacking::{Lacking, Piece};
 use crate::sys::missing::{Filled, Missing};
 use crate::wiped;
-use pagetrail::{PageRange, PageSet};
+use pagetrail::{PageRange, PageSet, page_size};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::VecDeque;
+
+/// What has come of pages that were to be brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brought {
+    /// They are there.
+    All,
+    /// Some are not mapped any more.
+    Unmapped,
+    /// Not all yet: memory is being changed.
+    Changing,
+    /// The process has gone.
+    Gone,
+}
 
 /// A process that lacks pages.
 #[derive(Debug)]
@@ -100,18 +114,76 @@ impl Space {
     }
 
     /// Fills pages; see [`Missing::fill`].
-    pub(crate) fn fill(&mut self, address: u64, contents: &[u8]) -> Result<Filled, Errno> {
+    pub(crate) fn fill(
+        &mut self,
+        address: u64,
+        contents: &[u8],
+    ) -> std::result::Result<Filled, Errno> {
         let filled = self.missing.fill(address, contents);
         self.answered(filled)
     }
 
     /// Fills pages with zeros; see [`Missing::zero`].
-    pub(crate) fn zero(&mut self, page: PageRange) -> Result<Filled, Errno> {
+    pub(crate) fn zero(&mut self, page: PageRange) -> std::result::Result<Filled, Errno> {
         let filled = self.missing.zero(page);
         self.answered(filled)
     }
 
-    fn answered(&mut self, filled: Result<Filled, Errno>) -> Result<Filled, Errno> {
+    /// Gives it pages that are neighbours in the image, and counts them.
+    pub(crate) fn fill_part(
+        &mut self,
+        part: Piece,
+        contents: &[u8],
+        pages: &mut u64,
+    ) -> Result<Brought> {
+        let mut outcome = Brought::All;
+        let mut at = part.range.start();
+        let page = page_size() as usize;
+        let mut at_once = usize::MAX;
+        while at < part.range.end() {
+            let rest = &contents[(at - part.range.start()) as usize..];
+            let rest = &rest[..rest.len().min(at_once)];
+            let failed = Error::step("give a process its pages");
+            let done = match self.fill(at, rest).map_err(failed)? {
+                Filled::Bytes(bytes) => {
+                    *pages += bytes / page_size();
+                    bytes
+                }
+                // Of guard pages (`MADV_GUARD_INSTALL`) nobody says anything.
+                Filled::WasThere => page_size(),
+                // One call fills pages of one mapping only.
+                Filled::Unmapped if rest.len() > page => {
+                    at_once = page;
+                    continue;
+                }
+                Filled::Unmapped => {
+                    outcome = Brought::Unmapped;
+                    page_size()
+                }
+                Filled::Changing => return Ok(Brought::Changing),
+                Filled::Gone => {
+                    self.is_gone = true;
+                    return Ok(Brought::Gone);
+                }
+            };
+            if let Some(done) = PageRange::new(at, at + done) {
+                self.lacking.remove(done);
+            }
+            at += done;
+        }
+        Ok(outcome)
+    }
+
+    /// Wakes who waits for pages of a range, to look again.
+    pub(crate) fn wake(&self, range: PageRange) -> Result<()> {
+        let woken = self.missing.wake(range);
+        woken.map_err(Error::step("wake a thread"))
+    }
+
+    fn answered(
+        &mut self,
+        filled: std::result::Result<Filled, Errno>,
+    ) -> std::result::Result<Filled, Errno> {
         if filled.is_ok_and(|filled| filled != Filled::Changing) {
             self.arrived.clear();
         }

@@ -2,17 +2,18 @@
 //! meanwhile.
 //!
 //! A fault brings the whole block that the store has around the page, and comes before what nobody
-//! waits for. While faults keep coming, they have all of the pager's time; in pauses it goes on
-//! from where the last one was.
+//! waits for: blocks that another thread unpacks ahead, in the order in which an earlier process
+//! needed them, and then from where the last fault was.
 //!
 //! What the program does to memory that it lacks is done to what it lacks: [`Lacking`] is moved and
 //! forgotten with it, and a child lacks what its parent lacked. While such a message is on its way,
 //! the kernel lets no page be filled, so none is filled by an old address.
 
+use crate::ahead::{Ahead, Next, Unpacked};
 use crate::ending;
 use crate::error::{Error, Result};
 use crate::lacking::{Lacking, Piece};
-use crate::paged::Space;
+use crate::paged::{Brought, Space};
 use crate::shortage::Shortage;
 use crate::sys::guard::Guard;
 use crate::sys::missing::{Filled, Message, Missing};
@@ -23,9 +24,8 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// How long the next fault is waited for after one, in nanoseconds: about as long as a program
-/// takes to run into it.
-const NEXT_FAULT_NS: i64 = 30_000;
+/// How long a block is waited for that is being unpacked, in nanoseconds: there is a notice of it.
+const NEXT_BLOCK_NS: i64 = 10_000_000;
 
 /// What a process was given after it had been started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Given {
     pub faults: u64,
     /// How long it took.
     pub elapsed: Duration,
+    /// Whether the store has now in which order pages were needed.
+    pub kept_touches: bool,
 }
 
 /// Gives a process that was restored lazily its pages; made by [`restore_lazily`].
@@ -54,6 +56,10 @@ pub struct Pager {
     /// Which of them was looked at last, whether it has gone.
     looked_at: usize,
     shortage: Shortage,
+    ahead: Ahead,
+    /// In which order pages of the image were needed.
+    touches: Vec<PageRange>,
+    keeps_touches: bool,
 }
 
 impl std::fmt::Debug for Pager {
@@ -71,6 +77,7 @@ impl Pager {
         lacking: Lacking,
         (process, pid): (OwnedFd, u32),
         guard: Guard,
+        keeps_touches: bool,
     ) -> Self {
         let mut restored = Space::new(missing, lacking);
         restored.process = Some(process);
@@ -83,6 +90,9 @@ impl Pager {
             contents: Vec::new(),
             looked_at: 0,
             shortage: Shortage::default(),
+            ahead: Ahead::default(),
+            touches: Vec::new(),
+            keeps_touches,
         }
     }
 
@@ -100,6 +110,12 @@ impl Pager {
     /// children that lack pages, have ended then.
     pub fn finish(mut self) -> Result<Given> {
         let began = Instant::now();
+        // All that is lacked is where it was in the image.
+        let lacking = self.spaces.first().map(|space| space.lacking.clone());
+        let begun = self
+            .ahead
+            .begin(self.image.share(), lacking.unwrap_or_default());
+        begun.map_err(Error::step("unpack pages ahead"))?;
         while !self.spaces.is_empty() {
             let outcome = self.advance();
             outcome.map_err(|error| match error {
@@ -107,10 +123,13 @@ impl Pager {
                 error => error,
             })?;
         }
-        Ok(Given {
-            elapsed: began.elapsed(),
-            ..self.given
-        })
+        self.given.elapsed = began.elapsed();
+        let order = self.ahead.end(std::mem::take(&mut self.touches));
+        if self.keeps_touches {
+            // A store that cannot be written to, or is in use, serves as well.
+            self.given.kept_touches = self.image.keep_first_touches(&order).unwrap_or(false);
+        }
+        Ok(self.given)
     }
 
     /// Brings the pages that are waited for, or else a block that is not.
@@ -119,17 +138,28 @@ impl Pager {
         self.settle_doubts()?;
         while self.serve()? {
             self.leave_those_that_lack_nothing();
-            self.listen(NEXT_FAULT_NS)?;
+            self.listen(0)?;
             self.settle_doubts()?;
         }
         self.leave_those_that_lack_nothing();
+        match self.ahead.take()? {
+            Next::Block(block) => {
+                self.touched(block.touched);
+                if self.bring_unpacked(&block)? {
+                    self.shortage.has_passed();
+                }
+                return Ok(());
+            }
+            Next::Later => return self.listen(NEXT_BLOCK_NS),
+            Next::Over => {}
+        }
         for index in 0..self.spaces.len() {
             let space = &self.spaces[index];
             let Some(piece) = space.lacking.next(space.next) else {
                 continue;
             };
             // While the memory of one is being changed, another can be filled.
-            if self.bring(index, piece, piece.range.start())? != Brought::Changing {
+            if self.bring(index, piece, piece.range.start(), false)? != Brought::Changing {
                 self.shortage.has_passed();
                 return Ok(());
             }
@@ -137,6 +167,20 @@ impl Pager {
         match self.shortage.goes_on() {
             Some(errno) => Err(Error::step("take over a child that lacks pages")(errno)),
             None => Ok(()),
+        }
+    }
+
+    /// Notes where in the image pages are that were needed, or were the last time.
+    fn touched(&mut self, range: Option<PageRange>) {
+        let Some(range) = range.filter(|_| self.keeps_touches) else {
+            return;
+        };
+        match self.touches.last_mut() {
+            Some(last) if *last == range => {}
+            Some(last) if last.end() == range.start() => {
+                *last = PageRange::new(last.start(), range.end()).unwrap_or(range);
+            }
+            _ => self.touches.push(range),
         }
     }
 
@@ -149,10 +193,12 @@ impl Pager {
 
     /// Reads what processes say, and waits for it so long where nothing was said yet.
     fn listen(&mut self, wait_ns: i64) -> Result<()> {
-        let mut looks: Vec<PollFd<'_>> = Vec::with_capacity(self.spaces.len() + 1);
+        let mut looks: Vec<PollFd<'_>> = Vec::with_capacity(self.spaces.len() + 2);
         looks.push(PollFd::new(self.guard.life(), PollFlags::IN));
         let of_spaces = self.spaces.iter();
         looks.extend(of_spaces.map(|space| PollFd::new(&space.missing, PollFlags::IN)));
+        let notice = self.ahead.notice();
+        looks.extend(notice.map(|notice| PollFd::new(notice, PollFlags::IN)));
         let wait = Timespec {
             tv_sec: 0,
             tv_nsec: wait_ns,
@@ -168,7 +214,11 @@ impl Pager {
         if said[0] {
             self.replace_guard()?;
         }
-        for (index, _) in said[1..].iter().enumerate().filter(|(_, said)| **said) {
+        let (of_spaces, notice) = said[1..].split_at(self.spaces.len());
+        if notice.contains(&true) {
+            self.ahead.noticed();
+        }
+        for (index, _) in of_spaces.iter().enumerate().filter(|(_, said)| **said) {
             self.hear(index)?;
         }
         Ok(())
@@ -283,10 +333,20 @@ impl Pager {
     }
 
     fn resolve(&mut self, index: usize, address: u64) -> Result<Brought> {
-        let space = &mut self.spaces[index];
-        if let Some(piece) = space.lacking.at(address) {
-            return self.bring(index, piece, address);
+        if let Some(piece) = self.spaces[index].lacking.at(address) {
+            let from = piece.from + (address - piece.range.start());
+            self.touched(PageRange::new(from, from + page_size()));
+            if let Some(block) = self.ahead.find(from)? {
+                self.bring_unpacked(&block)?;
+                self.spaces[index].next = block.range.end();
+                if self.spaces[index].lacking.at(address).is_none() {
+                    return Ok(Brought::All);
+                }
+                // It was moved, or its memory is being changed.
+            }
+            return self.bring(index, piece, address, true);
         }
+        let space = &mut self.spaces[index];
         let Some(page) = PageRange::new(address, address + page_size()) else {
             return Ok(Brought::All);
         };
@@ -297,15 +357,15 @@ impl Pager {
             Filled::Gone => space.is_gone = true,
             // It looks again.
             Filled::WasThere | Filled::Unmapped => {
-                let woken = space.missing.wake(page);
-                woken.map_err(Error::step("wake a thread"))?;
+                space.wake(page)?;
             }
         }
         Ok(Brought::All)
     }
 
-    /// Brings the block of the store that a lacked page is in, as far as it is lacked around it.
-    fn bring(&mut self, index: usize, piece: Piece, address: u64) -> Result<Brought> {
+    /// Brings the block of the store that a lacked page is in, as far as it is lacked around it;
+    /// first the page, where a thread `waits` for it.
+    fn bring(&mut self, index: usize, piece: Piece, address: u64, waits: bool) -> Result<Brought> {
         let from = piece.from + (address - piece.range.start());
         let block = self.image.block(from);
         // All that is lacked has contents.
@@ -314,65 +374,66 @@ impl Pager {
                 "the checkpoint contradicts itself about the page at {from:#x}"
             )));
         };
-        let brought = self.bring_part(index, part)?;
+        // Who goes through its memory needs all of the block at once.
+        let goes_on = part.range.start() == self.spaces[index].next;
+        let brought = match waits && !goes_on {
+            true => self.bring_waited(index, part, address)?,
+            false => self.bring_part(index, part)?,
+        };
+        if let Some(block) = block {
+            self.ahead.was_brought(block);
+        }
         let space = &mut self.spaces[index];
         space.next = part.range.end();
         match brought {
             Brought::All | Brought::Gone => {}
             Brought::Changing => space.next = part.range.start(),
-            Brought::Unmapped => {
-                let woken = space.missing.wake(part.range);
-                woken.map_err(Error::step("wake a thread"))?;
-            }
+            Brought::Unmapped => space.wake(part.range)?,
         }
         Ok(brought)
     }
 
     /// Brings pages that are neighbours in the image.
     fn bring_part(&mut self, index: usize, part: Piece) -> Result<Brought> {
-        let length = part.range.bytes();
-        let Some(there) = PageRange::new(part.from, part.from + length) else {
+        let Some(there) = PageRange::new(part.from, part.from + part.range.bytes()) else {
             return Ok(Brought::All);
         };
-        self.contents.resize(length as usize, 0);
+        self.contents.resize(there.bytes() as usize, 0);
         self.image.read(there, &mut self.contents)?;
         let space = &mut self.spaces[index];
-        let mut outcome = Brought::All;
-        let mut at = part.range.start();
-        let page = page_size() as usize;
-        let mut at_once = usize::MAX;
-        while at < part.range.end() {
-            let rest = &self.contents[(at - part.range.start()) as usize..];
-            let rest = &rest[..rest.len().min(at_once)];
-            let failed = Error::step("give a process its pages");
-            let done = match space.fill(at, rest).map_err(failed)? {
-                Filled::Bytes(bytes) => {
-                    self.given.pages += bytes / page_size();
-                    bytes
-                }
-                // Of guard pages (`MADV_GUARD_INSTALL`) nobody says anything.
-                Filled::WasThere => page_size(),
-                // One call fills pages of one mapping only.
-                Filled::Unmapped if rest.len() > page => {
-                    at_once = page;
-                    continue;
-                }
-                Filled::Unmapped => {
-                    outcome = Brought::Unmapped;
-                    page_size()
-                }
-                Filled::Changing => return Ok(Brought::Changing),
-                Filled::Gone => {
-                    space.is_gone = true;
-                    return Ok(Brought::Gone);
-                }
-            };
-            if let Some(done) = PageRange::new(at, at + done) {
-                space.lacking.remove(done);
-            }
-            at += done;
+        space.fill_part(part, &self.contents, &mut self.given.pages)
+    }
+
+    /// Brings the page that a thread waits for, and then those that were unpacked with it.
+    fn bring_waited(&mut self, index: usize, part: Piece, address: u64) -> Result<Brought> {
+        let page = PageRange::new(address, address + page_size());
+        let Some(first) = page.and_then(|page| part.within(page)) else {
+            return self.bring_part(index, part);
+        };
+        // The image keeps what it has unpacked.
+        match self.bring_part(index, first)? {
+            Brought::All => self.bring_part(index, part),
+            other => Ok(other),
         }
-        Ok(outcome)
+    }
+
+    /// Gives a block that was unpacked ahead to all that lack it where it is in the image; tells
+    /// whether that was possible with all. Whose memory is being changed gets it later.
+    fn bring_unpacked(&mut self, block: &Unpacked) -> Result<bool> {
+        let mut is_everywhere = true;
+        for space in &mut self.spaces {
+            let parts = space.lacking.within(block.range).into_iter();
+            for part in parts.filter(|part| part.from == part.range.start()) {
+                let from = (part.from - block.range.start()) as usize;
+                let contents = &block.contents[from..][..part.range.bytes() as usize];
+                match space.fill_part(part, contents, &mut self.given.pages)? {
+                    Brought::Changing => is_everywhere = false,
+                    Brought::All | Brought::Gone => {}
+                    Brought::Unmapped => space.wake(part.range)?,
+                }
+            }
+        }
+        Ok(is_everywhere)
     }
 
     /// Ends all that lack pages.
@@ -407,19 +468,6 @@ impl Pager {
             ending::pause();
         }
     }
-}
-
-/// What has come of pages that were to be brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Brought {
-    /// They are there.
-    All,
-    /// Some are not mapped any more.
-    Unmapped,
-    /// Not all yet: memory is being changed.
-    Changing,
-    /// The process has gone.
-    Gone,
 }
 
 impl Drop for Pager {

@@ -70,7 +70,7 @@ pub fn restore_lazily(mut image: Image, options: &RestoreOptions) -> Result<(Res
     let started = restored.pop().zip(incomplete);
     let (restored, incomplete) =
         started.ok_or_else(|| Error::refused("no userfaultfd was made"))?;
-    let pager = incomplete.pager(image, restored.pid);
+    let pager = incomplete.pager(image, restored.pid, options.keep_touches);
     Ok((restored, pager))
 }
 
@@ -120,9 +120,15 @@ impl Incomplete {
         })
     }
 
-    fn pager(self, image: Image, pid: u32) -> Pager {
+    fn pager(self, image: Image, pid: u32, keeps_touches: bool) -> Pager {
         let process = (self.process, pid);
-        Pager::new(image, self.missing, self.lacking, process, self.guard)
+        let Self {
+            missing,
+            lacking,
+            guard,
+            ..
+        } = self;
+        Pager::new(image, missing, lacking, process, guard, keeps_touches)
     }
 }
 

@@ -14,7 +14,7 @@ mod support;
 
 use pagetrail_checkpoint::Error::NotNow;
 use pagetrail_checkpoint::{Image, ProcessCheckpointer, ProcessOptions};
-use pagetrail_restore::{Error, check_lazily, restore_lazily};
+use pagetrail_restore::{Error, RestoreOptions, check_lazily, restore_lazily};
 use program::{Program, checkpoint, may_choose_pids, options};
 use std::fs::File;
 use std::time::Duration;
@@ -41,6 +41,33 @@ fn lacking(pages: u32, seed: u32, child: bool) -> Option<Program> {
     let mut arguments = numbers.each_ref().map(String::as_str).to_vec();
     arguments.extend(child.then_some("child"));
     Program::of_victim("lacking", &arguments)
+}
+
+#[test]
+fn the_order_of_touches_is_kept_and_serves_the_next() {
+    let Some(running) = lacking(4096, 5, false) else {
+        return;
+    };
+    let image = image_of(&running);
+    let options = RestoreOptions {
+        keep_touches: true,
+        ..options()
+    };
+    let mut before = None;
+    for _ in 0..2 {
+        assert_eq!(image.first_touches(), before);
+        let (_, pager) = restore_lazily(image.share(), &options).unwrap();
+        let given = pager.finish().unwrap();
+        assert_eq!(running.exit_code(), Some(0), "{}", running.text("output"));
+        assert!(running.text("output").ends_with("clean\n"));
+        assert!(given.kept_touches, "{given:?}");
+        let order = image.first_touches().unwrap();
+        // A page that it has waited for is in there.
+        assert_eq!(order.is_empty(), given.faults == 0 && before.is_none());
+        let pages = image.pages();
+        assert!(order.iter().all(|range| pages.intersects(*range)));
+        before = Some(order);
+    }
 }
 
 /// Its checkpoint; it is killed, and finds what it waits for when it runs again.

@@ -49,6 +49,7 @@ pub(super) fn run(args: &RestoreArgs, mut image: Image) -> Result<ExitCode> {
         },
         allow_changed_files: own.allow_changed_files,
         foreground: args.wait && args.count.is_none(),
+        keep_touches: true,
     };
     if let Some(count) = args.count {
         return copies::run(args, image, &options, count);
