@@ -5,8 +5,8 @@
 //
 // ORDER is "along" (one after the other), "apart" (one of 16 neighbours each) or "mixed" (all, in
 // any order). It says "ready" once all is written, and begins when there is a file "go" in the
-// directory. With "bare" it discards its memory first and gives itself each page by a userfaultfd, from a
-// copy, one at a time: the least that it can cost.
+// directory. With "bare" it discards its memory first and gives itself each page by a userfaultfd,
+// from a copy, one at a time: the least that it can cost.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -35,7 +35,7 @@ static uint64_t next(uint64_t *state) {
     return *state >> 33;
 }
 
-// Half of a page is the same for eight words each, half is not: it can be compressed to about a half.
+// Half of a page is the same for eight words each, half is not: it can be compressed.
 static uint64_t word(size_t page, size_t index) {
     uint64_t state = page * 0x9e3779b97f4a7c15u + (index < WORDS / 2 ? index : index / 8);
     state ^= state >> 29;

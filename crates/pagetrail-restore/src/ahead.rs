@@ -376,7 +376,10 @@ mod tests {
             assert!(!seen.intersects(block.range), "{} twice", block.range);
             seen.insert(block.range);
             let pages = block.range.start() / PAGE..block.range.end() / PAGE;
-            assert_eq!(block.contents, pages.flat_map(contents).collect::<Vec<u8>>());
+            assert_eq!(
+                block.contents,
+                pages.flat_map(contents).collect::<Vec<u8>>()
+            );
         }
         assert_eq!(lacked.difference(&seen), PageSet::new());
         // What was needed this time comes before what was needed earlier.
@@ -386,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_ready_is_found_and_whoever_wants_no_more_waits_for_nobody() {
+    fn a_block_that_is_ready_is_found_and_its_end_waits_for_no_other() {
         let lacked = PageSet::from_iter([range(1, PAGES + 1)]);
         let mut ahead = Ahead::default();
         ahead.begin(image(), Lacking::of(&lacked)).unwrap();

@@ -124,7 +124,7 @@ impl Patched {
         out.list(&self.patches, |out, patch| patch.encode(out));
     }
 
-    /// Those of a pack that has so many pages in frames.
+    /// Reads those of a pack that has so many pages in frames.
     pub(super) fn decode(decoder: &mut Decoder<'_>, page_size: u32, pages: u32) -> Decoded<Self> {
         let data_from = decoder.u32()?;
         let bases = decoder.list(Decoder::hash)?;

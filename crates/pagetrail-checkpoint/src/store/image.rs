@@ -43,7 +43,7 @@ impl Image {
         })
     }
 
-    /// The same image for another thread. Packs are open once.
+    /// Shares the image with another thread. Its packs are open once.
     #[must_use]
     pub fn share(&self) -> Self {
         Self {

@@ -41,7 +41,7 @@ impl Packs {
         Ok(all)
     }
 
-    /// The same packs for another thread.
+    /// Shares the packs with another thread.
     pub(crate) fn share(&self) -> Self {
         Self {
             store: self.store.clone(),
