@@ -220,11 +220,27 @@ pub struct Guest {
     root: u64,
 }
 
+/// An entry of the page tables at which a walk ends.
+struct Leaf {
+    /// Its number among all words of the tables.
+    number: u64,
+    /// 0 is the lowest.
+    level: u32,
+    entry: u64,
+}
+
 fn made(result: i64) -> Result<u64> {
     u64::try_from(result).map_err(|_| match -result as i32 {
         libc::ENOSYS => Error::NoGuest,
         number => Error::Refused(number),
     })
+}
+
+/// What an entry at which a walk ends says of its pages (`docs/guest-calls.md`).
+fn kinds_of(entry: u64) -> Kinds {
+    let is_dirty = entry & 0x400 != 0 || entry & 0x41 == 0x41;
+    let is_accessed = entry & 0x800 != 0 || entry & 0x21 == 0x21;
+    Kinds(u64::from(is_dirty) | u64::from(is_accessed) << 1)
 }
 
 /// Whether a write shows, and after the page was forgotten the next one as well. All threads try
@@ -299,20 +315,52 @@ impl Guest {
 
     /// What is known of the page with an address, from the page tables: no VM exit, and no fault.
     pub fn bits(&self, address: u64) -> Kinds {
+        kinds_of(self.leaf(address).entry)
+    }
+
+    /// Calls `found` with each page of a range that is of one of these kinds, ascending, by the
+    /// page tables: no VM exit, and no fault. Nothing is forgotten, so that writes of other threads
+    /// meanwhile may be seen or not, as by [`Self::bits`].
+    ///
+    /// A page that is not mapped may be among them.
+    pub fn look(&self, range: Range, kinds: Kinds, mut found: impl FnMut(u64)) {
+        let mut page = range.start & !(PAGE - 1);
+        while page < range.end {
+            let leaf = self.leaf(page);
+            // On the lowest level, all that follows in the same table is leaves.
+            let bytes = PAGE << (9 * leaf.level.max(1));
+            let end = (page & !(bytes - 1)).saturating_add(bytes).min(range.end);
+            let pages = (page..end).step_by(PAGE as usize);
+            let is_one = |entry| kinds_of(entry).0 & kinds.0 != 0;
+            if leaf.level == 0 {
+                let entries = (leaf.number..).zip(pages);
+                entries
+                    .filter(|(number, _)| is_one(self.tables.word(*number)))
+                    .for_each(|(_, page)| found(page));
+            } else if is_one(leaf.entry) {
+                pages.for_each(&mut found);
+            }
+            page = end;
+        }
+    }
+
+    /// The entry at which a walk for an address ends.
+    fn leaf(&self, address: u64) -> Leaf {
         let mut at = self.root;
-        let mut entry = 0;
-        for level in (0..4).rev() {
-            entry = self
-                .tables
-                .word(at / 8 + (address >> (12 + 9 * level) & 511));
+        let mut level = 3;
+        loop {
+            let number = at / 8 + (address >> (12 + 9 * level) & 511);
+            let entry = self.tables.word(number);
             if level == 0 || entry & 1 == 0 || entry & 0x80 != 0 {
-                break;
+                return Leaf {
+                    number,
+                    level,
+                    entry,
+                };
             }
             at = entry & 0x000f_ffff_ffff_f000;
+            level -= 1;
         }
-        let is_dirty = entry & 0x400 != 0 || entry & 0x41 == 0x41;
-        let is_accessed = entry & 0x800 != 0 || entry & 0x21 == 0x21;
-        Kinds(u64::from(is_dirty) | u64::from(is_accessed) << 1)
     }
 
     /// Takes the pages of these kinds in a range, ascending, and forgets them: the next write makes
@@ -432,6 +480,58 @@ mod tests {
         let outcome = shows_writes(&shown, || (), || true, || Err(Error::Refused(22)));
         assert_eq!(outcome, Err(Error::Refused(22)));
         assert!(!shown.load(Ordering::Relaxed));
+    }
+
+    /// The root at word 512, with a table of each level and an entry for 2 MiB beside the lowest.
+    #[test]
+    fn a_look_finds_what_the_bits_of_each_page_say() {
+        const DIRTY: u64 = 0x41;
+        let words = [const { AtomicU64::new(0) }; 5 * 512];
+        let set = |number: usize, word: u64| words[number].store(word, Ordering::Relaxed);
+        set(512, 2 << 12 | 1);
+        set(2 * 512, 3 << 12 | 1);
+        // A GiB that is not present keeps that it was written.
+        set(2 * 512 + 1, 0x400);
+        set(3 * 512, 4 << 12 | 1);
+        set(3 * 512 + 1, DIRTY | 0x80);
+        for page in [0, 3, 4, 511] {
+            set(4 * 512 + page, DIRTY);
+        }
+        // Accessed.
+        set(4 * 512 + 7, 0x21);
+        let guest = Guest {
+            tables: Tables::at(&raw const words as u64),
+            root: 4096,
+        };
+        for (start, end) in [
+            (0, 1030),
+            (1, 512),
+            (4, 5),
+            (600, 610),
+            (1 << 18, (1 << 18) + 5),
+        ] {
+            for kinds in [Kinds::DIRTY, Kinds::ACCESSED, Kinds::ALL] {
+                let range = Range {
+                    start: start * PAGE,
+                    end: end * PAGE,
+                };
+                let mut next = start;
+                let is_one = |page: u64| guest.bits(page * PAGE).0 & kinds.0 != 0;
+                guest.look(range, kinds, |page| {
+                    assert!((next..page / PAGE).all(|page| !is_one(page)), "{page:#x}");
+                    assert!(is_one(page / PAGE) && page < range.end, "{page:#x}");
+                    next = page / PAGE + 1;
+                });
+                assert!((next..end).all(|page| !is_one(page)), "{start} to {end}");
+            }
+        }
+        let mut count = 0;
+        let all = Range {
+            start: 0,
+            end: 1024 * PAGE,
+        };
+        guest.look(all, Kinds::DIRTY, |_| count += 1);
+        assert_eq!(count, 4 + 512);
     }
 
     #[test]

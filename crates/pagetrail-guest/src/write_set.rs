@@ -90,8 +90,9 @@ impl Drop for Entry {
 /// The dirty pages of some memory of the own program, since they were last taken.
 ///
 /// There may be several with the same memory; each has all pages that were written since it was
-/// last taken. In a guest a program that takes or forgets pages by [`Guest::take`] or
-/// [`Guest::forget`] keeps them from these sets.
+/// last taken. Where `PAGETRAIL_SOFTDIRTY_READER` is `collector` the machine's set belongs to the
+/// soft-dirty library, and these sets are native ones. In a guest a program that takes or forgets
+/// pages by [`Guest::take`] or [`Guest::forget`] keeps them from these sets.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -111,6 +112,12 @@ pub struct WriteSet(Source);
 enum Source {
     Guest(Guest, Entry),
     Native(std::boxed::Box<Watch>),
+}
+
+/// Whether the machine's set is taken for a garbage collector by the soft-dirty library, which
+/// clears it as a whole (`PAGETRAIL_SOFTDIRTY_READER`, libpagetrail_softdirty(7)).
+fn is_collectors() -> bool {
+    std::env::var_os("PAGETRAIL_SOFTDIRTY_READER").is_some_and(|reader| reader == "collector")
 }
 
 fn failed(error: crate::Error) -> Error {
@@ -141,6 +148,7 @@ impl WriteSet {
     ) -> Result<Self> {
         let ranges: Vec<PageRange> = ranges.into_iter().collect();
         if technique == Choice::Auto
+            && !is_collectors()
             && let Ok(guest) = Guest::open()
         {
             let ranges = ranges.iter().map(|range| range.align_outwards(PAGE));
