@@ -4,6 +4,7 @@
 use crate::answer::View;
 use crate::descriptors::{self, Kind, Known};
 use crate::holder::{self, Armed, Request};
+use crate::machine::Machine;
 use crate::own::Own;
 use crate::settings::{self, Mode, log};
 use crate::sys::kernel;
@@ -17,8 +18,10 @@ pub(crate) struct State {
     leaves_bits: bool,
     /// The own process, if it is a collector.
     collector: Option<u32>,
-    /// On this process.
+    /// On this process, unless it has a machine.
     own: Option<Own>,
+    /// The virtual machine that this process is a guest of, if it is a collector.
+    machine: Option<Machine>,
     /// What is armed, by process.
     armed: Vec<(u32, Armed)>,
 }
@@ -32,6 +35,7 @@ impl State {
             leaves_bits: true,
             collector: None,
             own: None,
+            machine: None,
             armed: Vec::new(),
         }
     }
@@ -49,8 +53,25 @@ impl State {
     }
 
     fn decide(&mut self) -> bool {
-        match (settings::mode(), kernel::has_soft_dirty()) {
-            (Mode::Off, _) => return false,
+        let mode = settings::mode();
+        if mode == Mode::Off {
+            return false;
+        }
+        self.collector = settings::is_for_collector().then(std::process::id);
+        if self.collector.is_some() {
+            match Machine::start() {
+                Ok(machine) => {
+                    log(format_args!(
+                        "soft-dirty is answered by the virtual machine, for a collector"
+                    ));
+                    self.machine = Some(machine);
+                    return true;
+                }
+                Err(pagetrail_guest::Error::NoGuest) => {}
+                Err(error) => log(format_args!("not by the virtual machine: {error}")),
+            }
+        }
+        match (mode, kernel::has_soft_dirty()) {
             (Mode::Auto, Some(true)) => {
                 log(format_args!(
                     "the kernel has soft-dirty bits; all passes through"
@@ -63,7 +84,7 @@ impl State {
                 ));
                 return false;
             }
-            (Mode::Always, _) | (Mode::Auto, Some(false)) => {}
+            _ => {}
         }
         match Capabilities::probe_one(Technique::PagemapScan) {
             Status::Works => {}
@@ -76,7 +97,6 @@ impl State {
             let watch = Watch::builder().target(Target::ranges([page]));
             watch.technique(Technique::PagemapScan).start().ok()
         });
-        self.collector = settings::is_for_collector().then(std::process::id);
         log(format_args!(
             "soft-dirty is answered by pagemap-scan{}",
             match (self.leaves_bits, self.collector) {
@@ -144,6 +164,13 @@ impl State {
         }
     }
 
+    /// Fills in bare entries of the own process by the virtual machine; false where it has none, or
+    /// everything counts as written.
+    pub(crate) fn bare_by_machine(&self, first: u64, entries: &mut [u8]) -> bool {
+        let machine = self.machine.as_ref();
+        machine.is_some_and(|machine| machine.bare(first, entries))
+    }
+
     /// Whether to answer reads of the entries of a process by bare ones.
     pub(crate) fn answers_bare(&self, pid: u32) -> bool {
         self.collector == Some(pid)
@@ -157,7 +184,17 @@ impl State {
     /// Clears all soft-dirty bits of a process. When that fails everything stays, or becomes,
     /// soft-dirty.
     pub(crate) fn clear(&mut self, pid: u32) {
-        let armed = match pid == std::process::id() {
+        let is_own = pid == std::process::id();
+        if let Some(machine) = self.machine.as_mut().filter(|_| is_own) {
+            if let Err(error) = machine.clear() {
+                machine.give_up();
+                log(format_args!(
+                    "clearing by the virtual machine: {error}; all of it counts as written"
+                ));
+            }
+            return;
+        }
+        let armed = match is_own {
             true => self.clear_own().map_err(|error| error.to_string()),
             false => match holder::ask(pid, Request::Clear) {
                 Ok(armed) => Ok(Some(armed)),
@@ -172,7 +209,7 @@ impl State {
                     "clearing process {pid}: {error}; all of it counts as written"
                 ));
                 self.armed.retain(|(of, _)| *of != pid);
-                if pid == std::process::id() {
+                if is_own {
                     self.own = None;
                 }
             }
@@ -197,6 +234,7 @@ impl State {
             "{why}; everything counts as written until the next clear"
         ));
         self.own = None;
+        self.machine.as_mut().into_iter().for_each(Machine::give_up);
         self.armed.clear();
     }
 }

@@ -39,7 +39,22 @@ pub fn build(repo: &Repo) -> Result<(String, String)> {
             compiled("vm_threads_cpp", "g++", "vm_threads.cpp", &[]),
         ),
         ("vm_threads_go", go(repo, &out("vm_threads_go"))),
-        ("gcbench", gcbench(repo, &out("gcbench"))),
+        ("gcbench", on_libgc(repo, "gcbench", &out("gcbench"))),
+        ("gc-kmeans", on_libgc(repo, "kmeans", &out("gc-kmeans"))),
+        (
+            "gc-wordcount",
+            on_libgc(repo, "wordcount", &out("gc-wordcount")),
+        ),
+        ("gc-matmul", on_libgc(repo, "matmul", &out("gc-matmul"))),
+        ("gc-pca", on_libgc(repo, "pca", &out("gc-pca"))),
+        (
+            "gc-pointers",
+            on_libgc(repo, "pointers", &out("gc-pointers")),
+        ),
+        (
+            "libgc-checksums.so",
+            checking_libgc(&out("libgc-checksums.so")),
+        ),
     ] {
         if let Err(error) = built {
             println!("-- without {name}: {error:#}");
@@ -62,14 +77,30 @@ fn go(repo: &Repo, out: &Path) -> Result<()> {
     run(build.env("CGO_ENABLED", "0").env("GOFLAGS", "-p=2"))
 }
 
-fn gcbench(repo: &Repo, out: &Path) -> Result<()> {
+/// One of `tests/collector`.
+fn on_libgc(repo: &Repo, name: &str, out: &Path) -> Result<()> {
     let libgc = libgc::fetch()?;
     let mut gcc = Command::new("gcc");
     gcc.arg("-O2").arg("-I").arg(&libgc.headers);
     gcc.arg(format!("-Wl,-rpath,{}", libgc.library.display()));
     gcc.arg("-o").arg(out);
-    gcc.arg(repo.root.join("tests/collector/gcbench.c"));
+    gcc.arg(repo.root.join(format!("tests/collector/{name}.c")));
     gcc.arg(libgc.library.join("libgc.so.1"));
+    run(&mut gcc)
+}
+
+/// The collector built so that it holds a checksum of each clean page against the page, and says
+/// where one is wrong. It stands in for the library where it is loaded first.
+fn checking_libgc(out: &Path) -> Result<()> {
+    let source = libgc::fetch()?.source;
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-w", "-shared", "-fPIC", "-pthread"]);
+    gcc.args(["-DCHECKSUMS", "-DGC_THREADS", "-DTHREAD_LOCAL_ALLOC"]);
+    gcc.args(["-DNO_EXECUTE_PERMISSION", "-DALL_INTERIOR_POINTERS"]);
+    gcc.args(["-DGC_BUILTIN_ATOMIC", "-DUSE_MMAP", "-DUSE_MUNMAP"]);
+    gcc.arg("-I").arg(source.join("include"));
+    gcc.args(["-Wl,-soname,libgc.so.1", "-o"]).arg(out);
+    gcc.arg(source.join("extra/gc.c")).arg("-ldl");
     run(&mut gcc)
 }
 

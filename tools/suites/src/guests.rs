@@ -78,6 +78,9 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail", "unarmed").only("7.x"),
     Wanted::new("pagetrail-cli", "access"),
     Wanted::new("pagetrail-preload", "random").only("6.12"),
+    Wanted::new("pagetrail-preload", "collectors")
+        .only("7.x")
+        .with_guests(),
     Wanted::new("pagetrail-checkpoint", "guest")
         .only("7.x")
         .with_guests(),

@@ -79,7 +79,9 @@ pub(super) unsafe fn read_bare(
         // SAFETY: `count` bytes at `buffer` are the program's to write, which the caller
         // guarantees.
         let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) };
-        answer::bare(state.view(known.pid), fd, first, entries).ok()?;
+        if !state.bare_by_machine(first, entries) {
+            answer::bare(state.view(known.pid), fd, first, entries).ok()?;
+        }
         if offset.is_none() {
             kernel::seek(fd, from + count as u64)?;
         }
