@@ -6,6 +6,7 @@
 //! in its place before. The handler waits for nobody: of a page that the tracker is just reading,
 //! it makes a copy of its own.
 
+use super::hand_over::HandOvers;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::sys::pagemap::Pagemap;
@@ -46,12 +47,16 @@ pub(super) struct Kept {
     pid: u32,
     uffd: Arc<Uffd>,
     pagemap: Pagemap,
+    /// The hand-overs to the userfaultfd of the freeze and back, which the handler does.
+    pub(super) hand_overs: HandOvers,
     /// Readable when the handler is to end.
     pub(super) stop: OwnedFd,
     /// Readable when the tracker has ended.
     pub(super) tracker: OwnedFd,
     /// Whether the handler is at work.
     pub(super) begun: AtomicBool,
+    /// Whether what a page held is not known any more.
+    has_lost: Arc<AtomicBool>,
     /// Set before anything is protected.
     slots: OnceLock<Slots>,
 }
@@ -81,14 +86,23 @@ impl Slots {
 }
 
 impl Kept {
-    pub(super) fn new(pid: u32, uffd: Arc<Uffd>) -> Result<Self> {
+    /// Keeps pages of mappings that `lender` has with `uffd`; `has_lost` is set when it is not known
+    /// any more what a page has held.
+    pub(super) fn new(
+        pid: u32,
+        lender: Arc<Uffd>,
+        uffd: Arc<Uffd>,
+        has_lost: Arc<AtomicBool>,
+    ) -> Result<Self> {
         Ok(Self {
             pid,
+            hand_overs: HandOvers::new(lender, Arc::clone(&uffd))?,
             uffd,
             pagemap: Pagemap::open(Some(pid)).map_err(Error::io("opening pagemap"))?,
             stop: eventfd(0, EventfdFlags::CLOEXEC).map_err(Error::os("eventfd"))?,
             tracker: pidfd_open(getpid(), PidfdFlags::empty()).map_err(Error::os("pidfd_open"))?,
             begun: false.into(),
+            has_lost,
             slots: OnceLock::new(),
         })
     }
@@ -128,16 +142,18 @@ impl Kept {
         self.pagemap.as_fd()
     }
 
-    /// Answers threads that wait to write, until it is asked to stop or there is nobody any more.
-    /// Allocates nothing.
+    /// Answers threads that wait to write, and hands mappings over, until it is asked to stop or
+    /// there is nobody any more. Allocates nothing.
     pub(super) fn handle_faults(&self) {
         let mut faults = [Fault::default(); FAULTS_AT_ONCE];
+        self.hand_overs.give_up();
         self.begun.store(true, SeqCst);
         loop {
             let mut fds = [
                 PollFd::new(&*self.uffd, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(self.tracker.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.hand_overs.order(), PollFlags::IN),
             ];
             match poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -146,6 +162,10 @@ impl Kept {
             let has_ended = !fds[1].revents().is_empty() || !fds[2].revents().is_empty();
             if fds[0].revents().contains(PollFlags::ERR) {
                 return;
+            }
+            if !fds[3].revents().is_empty() {
+                self.hand_overs.do_ordered();
+                continue;
             }
             if has_ended {
                 // Nobody reads after this what is waiting now.
@@ -246,7 +266,10 @@ impl Kept {
                 state::KEPT => copy_out(slots.copy(slot), page),
                 // Read before, and protected since.
                 state::READ if is_protected => {}
-                _ => return Ok(false),
+                _ => {
+                    self.has_lost.store(true, SeqCst);
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

@@ -1,4 +1,4 @@
-//! Mappings on their way from one userfaultfd to the other, and away from both.
+//! Mappings that are lent to the userfaultfd of a freeze: which of them still are, and ending that.
 //!
 //! While it runs, a target may do with a registered mapping what it likes: unmap a part, put
 //! something else there, let it grow. To end the registration of a range fails as a whole if a
@@ -8,38 +8,7 @@
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::maps::Maps;
 use crate::region::Region;
-use crate::sys::survivor::{self, NotDone};
-use crate::sys::uffd::{Mode, Uffd};
-use rustix::fd::{AsFd, AsRawFd};
-use rustix::io::Errno;
-
-/// Hands ranges over; says of each what came of it.
-///
-/// Within a hand-over, a mapping is registered for missing pages with a descriptor that nobody
-/// reads. So it is done by a process that no stop of the tracker reaches, nor its death: a target
-/// that the agent lets go meanwhile would wait for the tracker.
-pub(super) fn hand_over(from: &Uffd, to: &Uffd, ranges: &[PageRange]) -> Vec<Result<(), Errno>> {
-    let mut outcomes = vec![Err(Errno::CANCELED); ranges.len()];
-    let mut keep = [from.as_fd().as_raw_fd(), to.as_fd().as_raw_fd()];
-    keep.sort_unstable();
-    let mut work = || {
-        for (range, outcome) in ranges.iter().zip(&mut outcomes) {
-            *outcome = from.hand_over(*range, to);
-        }
-    };
-    match survivor::run(&keep, &mut work) {
-        Ok(()) => {}
-        Err(NotDone::NotStarted(_)) => work(),
-        Err(NotDone::Killed) => {
-            let ranges = ranges.iter().zip(&outcomes);
-            for (range, _) in ranges.filter(|(_, outcome)| outcome.is_err()) {
-                // As when a hand-over fails.
-                let _ = from.register(*range, Mode::WriteProtect);
-            }
-        }
-    }
-    outcomes
-}
+use crate::sys::uffd::Uffd;
 
 /// Ends the registration of ranges, and lets the threads go on that wait in them.
 ///

@@ -22,6 +22,7 @@
 //! kernel/futex/core.c does not wait either).
 
 mod futexes;
+mod hand_over;
 mod kept;
 mod lending;
 
@@ -34,9 +35,11 @@ use crate::region::Region;
 use crate::source::{Frozen, Held};
 use crate::sys::uffd::{Features, Uffd};
 use crate::sys::{same_memory, survivor};
+use hand_over::Direction;
 use kept::Kept;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -52,6 +55,8 @@ pub(crate) struct Freezer {
     place: Place,
     /// Answers the faults of the next freeze, and was started before it.
     handler: Option<Handler>,
+    /// Whether the last freeze did not know any more what a page had held.
+    has_lost: Arc<AtomicBool>,
 }
 
 /// Where the descriptor is between two freezes, unless the last one had to close it.
@@ -70,7 +75,14 @@ impl Freezer {
             pid,
             place: Arc::new(Mutex::new(Some(Arc::new(uffd)))),
             handler: None,
+            has_lost: Arc::default(),
         })
+    }
+
+    /// Whether the last freeze did not know any more what a page had held: it may not have been
+    /// protected.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost.load(Ordering::SeqCst)
     }
 
     /// Whether it still has its descriptor.
@@ -83,14 +95,17 @@ impl Freezer {
         place.clone()
     }
 
-    /// Starts what answers the faults of the next freeze, before anything is held.
-    pub(crate) fn prepare(&mut self) -> Result<()> {
+    /// Starts what answers the faults of the next freeze of mappings that `lender` has, before
+    /// anything is held.
+    pub(crate) fn prepare(&mut self, lender: &Arc<Uffd>) -> Result<()> {
         if self.handler.is_none() {
             let uffd = self.uffd().ok_or_else(|| Error::NoFreeze {
                 pid: self.pid,
                 reason: "it was not prepared".into(),
             })?;
-            self.handler = Some(Handler::start(self.pid, uffd)?);
+            let (lender, has_lost) = (Arc::clone(lender), Arc::clone(&self.has_lost));
+            let kept = Kept::new(self.pid, lender, uffd, has_lost)?;
+            self.handler = Some(Handler::start(self.pid, kept)?);
         }
         Ok(())
     }
@@ -104,8 +119,8 @@ struct Handler {
 }
 
 impl Handler {
-    fn start(pid: u32, uffd: Arc<Uffd>) -> Result<Self> {
-        let kept = Arc::new(Kept::new(pid, uffd)?);
+    fn start(pid: u32, kept: Kept) -> Result<Self> {
+        let kept = Arc::new(kept);
         let memory = Memory::of(pid)?;
         let for_thread = Arc::clone(&kept);
         let thread = std::thread::Builder::new()
@@ -125,6 +140,16 @@ impl Handler {
             thread: Some(thread),
         })
     }
+
+    /// Hands ranges over; says of each what came of it.
+    fn hand_over(
+        &self,
+        direction: Direction,
+        ranges: &[PageRange],
+    ) -> Result<Vec<Result<(), Errno>>> {
+        let is_over = || self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        self.kept.hand_overs.have_done(direction, ranges, is_over)
+    }
 }
 
 impl Drop for Handler {
@@ -138,11 +163,15 @@ impl Drop for Handler {
 
 /// Has faults answered by a process that survives this one, or, if that is killed, by this thread.
 fn handle(kept: &Kept) {
+    let [lender, order, done] = kept.hand_overs.fds().map(|fd| fd.as_raw_fd());
     let mut keep = [
         kept.uffd().as_fd().as_raw_fd(),
         kept.pagemap_fd().as_raw_fd(),
         kept.stop.as_raw_fd(),
         kept.tracker.as_raw_fd(),
+        lender,
+        order,
+        done,
     ];
     keep.sort_unstable();
     if survivor::run(&keep, || kept.handle_faults()) == Err(survivor::NotDone::Killed) {
@@ -244,10 +273,11 @@ impl FrozenProcess {
         pages: &PageSet,
     ) -> Result<Self> {
         let pid = held.pid();
-        freezer.prepare()?;
+        freezer.prepare(&lender)?;
         let Some(handler) = freezer.handler.take() else {
             unreachable!("it was just prepared");
         };
+        freezer.has_lost.store(false, Ordering::SeqCst);
         let loose = futexes::written_by_exits(pid, held.threads());
         handler.kept.begin(pages.difference(&loose))?;
         let ranges: Vec<_> = lent.iter().map(|region| region.range).collect();
@@ -260,12 +290,18 @@ impl FrozenProcess {
             place: Arc::clone(&freezer.place),
             handler,
         };
-        let handed = lending::hand_over(&frozen.lender, frozen.uffd(), &ranges);
-        if let Some(errno) = handed.into_iter().find_map(Result::err) {
+        let handed = frozen.handler.hand_over(Direction::Out, &ranges);
+        let failed = match handed {
+            Ok(handed) => handed
+                .into_iter()
+                .find_map(Result::err)
+                .map(Error::os("handing over to a synchronous userfaultfd")),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = failed {
             // The drop lets go of the rest; all are tracked anew then.
             lending::let_go(&frozen.lender, pid, &ranges);
-            let failed = Error::os("handing over to a synchronous userfaultfd");
-            return Err(failed(errno));
+            return Err(error);
         }
         for range in loose.intersection(&frozen.left).ranges() {
             let released = frozen.uffd().release(*range);
@@ -298,7 +334,7 @@ impl Frozen for FrozenProcess {
         let regions = lending::regions(self.pid).map_err(Error::io("reading maps"))?;
         let (still, as_it_was) = lending::still_lent(self.uffd(), &self.lent, &regions);
         self.lent.clear();
-        let back = lending::hand_over(self.uffd(), &self.lender, still.ranges());
+        let back = self.handler.hand_over(Direction::Back, still.ranges())?;
         if let Err(error) = held.check() {
             // What it wrote between two registrations left no trace: the source has to find these
             // mappings replaced.

@@ -139,6 +139,13 @@ pub(crate) trait Tracker: Send {
         None
     }
 
+    /// Whether a collect leaves all private memory that is armed write-protected; for a technique
+    /// that has a [lender](Self::lender).
+    #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+    fn protects_all(&self) -> bool {
+        false
+    }
+
     /// Adds the pages of `range` that are not write-protected, without re-arming them; for a
     /// technique that has a [lender](Self::lender).
     #[cfg(all(feature = "attach", target_arch = "x86_64"))]

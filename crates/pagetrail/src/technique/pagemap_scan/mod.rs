@@ -409,6 +409,11 @@ impl Tracker for PagemapScan {
     }
 
     #[cfg(all(feature = "attach", target_arch = "x86_64"))]
+    fn protects_all(&self) -> bool {
+        self.huge_pages == HugePages::Split && self.rearming
+    }
+
+    #[cfg(all(feature = "attach", target_arch = "x86_64"))]
     fn add_unprotected(&mut self, range: PageRange, out: &mut PageSet) -> Result<()> {
         let query = Query {
             write_protect: false,

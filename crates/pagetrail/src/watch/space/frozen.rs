@@ -13,7 +13,7 @@ use std::sync::Arc;
 impl Space {
     /// Fetches a second userfaultfd of the target, unless there is one.
     pub(crate) fn prepare_freeze(&mut self) -> Result<()> {
-        let (pid, _) = self.lender()?;
+        let (pid, lender) = self.lender()?;
         if self
             .freezer
             .as_ref()
@@ -36,21 +36,26 @@ impl Space {
                 none.insert(Freezer::new(pid, fetched?.fd)?)
             }
         };
-        freezer.prepare()
+        freezer.prepare(&lender)
     }
 
     /// Keeps pages of a target that is held, and of which a round was just collected.
     pub(crate) fn freeze(&mut self, held: &dyn Held, pages: &PageSet) -> Result<Box<dyn Frozen>> {
         let (pid, lender) = self.lender()?;
         freeze::check(pid, held.threads())?;
-        let tracker = &mut self.tracker;
-        let (lent, kept) = freeze::choose(&self.regions, &self.armed, pages, |range, out| {
-            tracker.add_unprotected(range, out)
-        })?;
         let Some(freezer) = &mut self.freezer else {
             let reason = "it was not prepared".into();
             return Err(Error::NoFreeze { pid, reason });
         };
+        let tracker = &mut self.tracker;
+        // To look once more takes as long as the round did. A page that is not protected all the
+        // same is found out when it is copied, and the next freeze looks.
+        let is_sure = tracker.protects_all() && !freezer.has_lost();
+        let unprotected = |range, out: &mut PageSet| match is_sure {
+            true => Ok(()),
+            false => tracker.add_unprotected(range, out),
+        };
+        let (lent, kept) = freeze::choose(&self.regions, &self.armed, pages, unprotected)?;
         let frozen = FrozenProcess::start(held, freezer, lender, lent, &kept)?;
         Ok(Box::new(frozen))
     }
