@@ -31,3 +31,4 @@ pub(crate) mod spawn;
 #[cfg(all(feature = "attach", target_arch = "x86_64"))]
 pub(crate) mod survivor;
 pub(crate) mod uffd;
+pub(crate) mod urgent;

@@ -24,17 +24,19 @@
 //!   replaced it may own no page by the selection above.
 
 mod fresh;
+mod helper;
 mod leaving;
+mod scanning;
 mod sparse;
 
 use super::{ArmError, Armed, Collected, Missed, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
-use crate::proc::maps::Maps;
 use crate::region::Region;
 use crate::sys::pagemap::{Categories, OWNED, Pagemap, Query, Vector};
 use crate::sys::uffd::{Features, Mode, Uffd};
 use fresh::Fresh;
+use helper::Helper;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use sparse::Sparse;
@@ -78,7 +80,12 @@ pub enum HugePages {
 pub(crate) struct PagemapScan {
     pid: u32,
     uffd: Arc<Uffd>,
-    pagemap: Pagemap,
+    pagemap: Arc<Pagemap>,
+    /// Scans with this thread while the target stands still.
+    helper: Option<Helper>,
+    /// Whether a hold would have been shorter with one.
+    wants_helper: bool,
+    is_held: bool,
     vector: Vector,
     huge_pages: HugePages,
     /// Registered ranges.
@@ -160,7 +167,10 @@ impl PagemapScan {
         Ok(Self {
             pid: pid.unwrap_or_else(std::process::id),
             uffd,
-            pagemap,
+            pagemap: Arc::new(pagemap),
+            helper: None,
+            wants_helper: false,
+            is_held: false,
             vector: Vector::new(),
             huge_pages,
             armed: PageSet::new(),
@@ -194,6 +204,9 @@ impl PagemapScan {
         replaced: &mut Vec<PageRange>,
     ) -> Result<()> {
         if self.huge_pages == HugePages::Split {
+            if left.is_empty() && self.is_for_two(&plan.all) {
+                return self.scan_by_two(&plan.all, WRITTEN, out, replaced);
+            }
             return self.scan_leaving(&plan.all, WRITTEN, left, out, replaced);
         }
         // A selection by size does not take the short path, so it misses the empty entries, which
@@ -208,65 +221,6 @@ impl PagemapScan {
         };
         for range in plan.seen.ranges() {
             self.select(*range, whole, out)?;
-        }
-        Ok(())
-    }
-
-    fn scan_ranges(
-        &mut self,
-        ranges: &PageSet,
-        query: Query,
-        out: &mut PageSet,
-        replaced: &mut Vec<PageRange>,
-    ) -> Result<()> {
-        for range in ranges.ranges() {
-            self.scan_range(*range, query, out, replaced)?;
-        }
-        Ok(())
-    }
-
-    fn scan_range(
-        &mut self,
-        range: PageRange,
-        query: Query,
-        out: &mut PageSet,
-        replaced: &mut Vec<PageRange>,
-    ) -> Result<()> {
-        match self
-            .pagemap
-            .scan(range, query, &mut self.vector, |found| out.insert(found))
-        {
-            Ok(()) => Ok(()),
-            Err(Errno::PERM) => self.scan_piecewise(range, query, out, replaced),
-            Err(errno) => Err(self.failed("PAGEMAP_SCAN")(errno)),
-        }
-    }
-
-    /// Finds which mappings of an armed range are no longer registered, mapping by mapping.
-    fn scan_piecewise(
-        &mut self,
-        range: PageRange,
-        query: Query,
-        out: &mut PageSet,
-        replaced: &mut Vec<PageRange>,
-    ) -> Result<()> {
-        let mut maps = Maps::open(Some(self.pid)).map_err(Error::io("opening maps"))?;
-        let regions = maps
-            .changed()
-            .map_err(Error::io("reading maps"))?
-            .unwrap_or_default();
-        for part in regions
-            .iter()
-            .filter_map(|region| region.range.intersection(&range))
-        {
-            match self
-                .pagemap
-                .scan(part, query, &mut self.vector, |found| out.insert(found))
-            {
-                Ok(()) => {}
-                Err(Errno::PERM) => replaced.push(part),
-                Err(errno) => return Err(self.failed("PAGEMAP_SCAN")(errno)),
-            }
         }
         Ok(())
     }
@@ -376,6 +330,10 @@ impl Tracker for PagemapScan {
 
     fn distinguishes_shared(&self) -> bool {
         true
+    }
+
+    fn set_held(&mut self, held: bool) {
+        self.is_held = held;
     }
 
     fn set_rearming(&mut self, rearming: bool) -> bool {
