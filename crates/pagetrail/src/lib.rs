@@ -56,6 +56,7 @@ mod watch;
 
 pub use attach::hold::{HeldThread, Hold, LetGo, RegisterSet};
 pub use attach::launch::Ended;
+pub use budget::pace::Pace;
 pub use capabilities::{Capabilities, DISABLE_VARIABLE};
 pub use contents::{Mapped, mapped_pages, owned_pages, pages_with_content};
 pub use error::{Error, ErrorKind, Result};

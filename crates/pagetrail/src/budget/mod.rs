@@ -7,6 +7,7 @@
 //! reported: every round is a superset, whatever they decide.
 
 mod meter;
+pub(crate) mod pace;
 mod pacer;
 mod weight;
 
