@@ -172,6 +172,31 @@ impl<'a> Parcel<'a> {
 }
 
 impl Frames {
+    /// Whether pages that were written can be replaced.
+    pub(crate) fn can_rewrite(&self) -> bool {
+        self.draft.as_ref().is_some_and(|draft| draft.can_rewrite())
+    }
+
+    /// Whether a page was written, and as it is.
+    pub(crate) fn is_plain(&self, page: u32, packing: Packing) -> bool {
+        let frame = self.written.get((page / packing.frame_pages) as usize);
+        frame.is_some_and(|frame| frame.codec == RAW)
+    }
+
+    /// Puts the contents of pages in the places of others, which were written as they are. The
+    /// hashes are the caller's to replace.
+    pub(crate) fn rewrite(&mut self, pages: &[(u32, &[u8])], packing: Packing) -> io::Result<()> {
+        let lacks = || io::Error::from(io::ErrorKind::InvalidInput);
+        for (page, bytes) in pages {
+            let frame = (page / packing.frame_pages) as usize;
+            let frame = self.written.get(frame).ok_or_else(lacks)?;
+            let within = u64::from(page % packing.frame_pages) * u64::from(packing.page_size);
+            let draft = self.draft.as_mut().ok_or_else(lacks)?;
+            draft.rewrite(frame.offset + within, bytes)?;
+        }
+        Ok(())
+    }
+
     /// Writes frames after those before.
     pub(crate) fn append(&mut self, packed: &Packed<'_>, storage: &dyn Storage) -> io::Result<()> {
         if packed.frames.is_empty() {

@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::future::Future;
 use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::{Builder, Runtime};
@@ -422,6 +423,14 @@ struct SpooledDraft {
 impl Draft for SpooledDraft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)
+    }
+
+    fn can_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
     }
 
     fn publish(mut self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {

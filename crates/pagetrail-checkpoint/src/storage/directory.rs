@@ -358,6 +358,14 @@ impl Draft for FileDraft {
         Ok(())
     }
 
+    fn can_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
     fn publish(mut self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {
         self.file.sync_all()?;
         if let Some(draft) = &self.name {

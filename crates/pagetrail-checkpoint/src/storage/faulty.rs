@@ -142,6 +142,18 @@ impl Draft for FaultyDraft {
         self.inner.write(bytes)
     }
 
+    fn can_rewrite(&self) -> bool {
+        self.inner.can_rewrite()
+    }
+
+    fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let (inner, half) = (&mut self.inner, &bytes[..bytes.len() / 2]);
+        self.plan.step(|| {
+            let _ = inner.rewrite(offset, half);
+        })?;
+        self.inner.rewrite(offset, bytes)
+    }
+
     fn publish(self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {
         self.plan.step(|| ())?;
         self.inner.publish(name, how)

@@ -113,6 +113,19 @@ impl Draft for MemoryDraft {
         Ok(())
     }
 
+    fn can_rewrite(&self) -> bool {
+        true
+    }
+
+    fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let part = from
+            .checked_add(bytes.len())
+            .and_then(|to| self.bytes.get_mut(from..to));
+        part.ok_or(ErrorKind::InvalidInput)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
     fn publish(self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {
         let mut objects = locked(&self.objects);
         if how == Publish::New && objects.contains_key(&name) {

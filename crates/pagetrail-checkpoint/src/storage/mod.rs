@@ -210,6 +210,21 @@ pub trait Draft: Send {
     /// Appends.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
+    /// Whether [`Self::rewrite`] works: bytes that are encrypted, say, cannot be replaced.
+    fn can_rewrite(&self) -> bool {
+        false
+    }
+
+    /// Replaces bytes that were written before.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be done, or the storage fails; the draft is of no more use then.
+    fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let _ = (offset, bytes);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Gives it its name. When this returns it survives a loss of power.
     fn publish(self: Box<Self>, name: Name, how: Publish) -> io::Result<()>;
 }

@@ -10,10 +10,12 @@ use super::known::Known;
 use super::writer::Draft;
 use crate::error::{Error, Result};
 use crate::format::pack_writer::{Frames, Gather, Parcel};
+use crate::format::patch::FIRST_PATCH;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
 use crate::parallel::{InOrder, crew};
-use pagetrail::PageRange;
+use pagetrail::{PageRange, PageSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How much is taken in at a time, in bytes: half of a usual second-level cache.
@@ -64,6 +66,36 @@ impl Draft<'_> {
         })
     }
 
+    /// The places in the pack of pages that have been put again since, or are put now: nothing
+    /// needs what is there, if it lies there as it is.
+    fn superseded(&self, chunks: &[Vec<PageRange>]) -> BTreeSet<u32> {
+        let Self { pack, staged, .. } = self;
+        let mut ranges = chunks.iter().flatten();
+        // Most batches are of pages that come for the first time.
+        if !pack.frames.can_rewrite() || !ranges.any(|range| staged.within(*range).next().is_some())
+        {
+            return BTreeSet::new();
+        }
+        let replaced: PageSet = chunks.iter().flatten().copied().collect();
+        let kept = staged.restricted(&staged.addresses().difference(&replaced));
+        let number = self.writer.known.next();
+        let mut is_free = vec![true; pack.gather.pages.len()];
+        for run in kept.runs() {
+            if let Source::Stored { pack, page } = run.source
+                && pack == number
+                && page < FIRST_PATCH
+            {
+                let from = page as usize;
+                is_free[from..from + run.pages as usize].fill(false);
+            }
+        }
+        let places = (0..).zip(is_free).filter(|(_, is_free)| *is_free);
+        let places = places.map(|(place, _)| place);
+        places
+            .filter(|place| pack.frames.is_plain(*place, pack.packing))
+            .collect()
+    }
+
     /// Puts chunks of pages, no page twice. `contents` fills the buffer with those of the chunk
     /// numbered, or says where they are; several threads call it.
     pub(crate) fn put_each<'c>(
@@ -72,11 +104,13 @@ impl Draft<'_> {
         contents: impl Fn(usize, &mut Vec<u8>) -> Result<Option<&'c [u8]>> + Sync,
     ) -> Result<()> {
         let page_size = self.page_size as usize;
+        let free = self.superseded(chunks);
         let (writer, pack) = (&mut *self.writer, &mut self.pack);
         let (storage, packing) = (writer.store.storage(), pack.packing);
         let lookup = InOrder::new(Lookup {
             known: &mut writer.known,
             gather: &mut pack.gather,
+            free,
             runs: Vec::new(),
         });
         let frames = InOrder::new(&mut pack.frames);
@@ -94,10 +128,11 @@ impl Draft<'_> {
                 let bytes = elsewhere.unwrap_or(&buffer);
                 let hashed = Hashed::new(bytes, page_size);
                 let parcel = lookup.pass(at, |lookup| lookup.take(ranges, &hashed));
-                let packed = parcel.map(|parcel| parcel.pack(packing));
-                let written = packed.and_then(|packed| {
+                let packed = parcel.map(|(parcel, replaced)| (parcel.pack(packing), replaced));
+                let written = packed.and_then(|(packed, replaced)| {
                     frames.pass(at, |frames: &mut &mut Frames| {
-                        frames.append(&packed, storage)
+                        frames.append(&packed, storage)?;
+                        frames.rewrite(&replaced, packing)
                     })
                 });
                 match written {
@@ -157,24 +192,44 @@ impl<'a> Hashed<'a> {
 struct Lookup<'d> {
     known: &'d mut Known,
     gather: &'d mut Gather,
+    /// Places of pages that nothing needs any more.
+    free: BTreeSet<u32>,
     runs: Vec<Run>,
 }
 
+/// Contents to be put in the places of others.
+type Replaced<'a> = Vec<(u32, &'a [u8])>;
+
 impl Lookup<'_> {
-    /// Finds a place for each page; gives the contents that are new.
-    fn take<'a>(&mut self, ranges: &[PageRange], hashed: &Hashed<'a>) -> Parcel<'a> {
+    /// Finds a place for each page; gives the contents that are new, and those that take a place
+    /// that is free.
+    fn take<'a>(
+        &mut self,
+        ranges: &[PageRange],
+        hashed: &Hashed<'a>,
+    ) -> (Parcel<'a>, Replaced<'a>) {
         let page_size = hashed.page_size;
         let addresses = ranges
             .iter()
             .flat_map(|range| (range.start()..range.end()).step_by(page_size));
         // New pages that are neighbours are one piece.
         let mut pieces: Vec<std::ops::Range<usize>> = Vec::new();
+        let mut replaced = Vec::new();
         for ((start, hash), at) in addresses.zip(&hashed.hashes).zip((0..).step_by(page_size)) {
             let source = match hash {
                 None => Source::Zero,
                 Some(hash) => {
                     let found = self.known.find(hash, &self.gather.pages);
+                    if let Some(Source::Stored { pack, page }) = found
+                        && pack == self.known.next()
+                    {
+                        self.free.remove(&page);
+                    }
                     found.unwrap_or_else(|| {
+                        if let Some(place) = self.free.pop_first() {
+                            replaced.push((place, &hashed.bytes[at..at + page_size]));
+                            return self.replace(place, *hash);
+                        }
                         match pieces.last_mut() {
                             Some(piece) if piece.end == at => piece.end += page_size,
                             _ => pieces.push(at..at + page_size),
@@ -191,7 +246,18 @@ impl Lookup<'_> {
             });
         }
         let pieces = pieces.into_iter().map(|piece| &hashed.bytes[piece]);
-        self.gather.add(pieces.collect())
+        (self.gather.add(pieces.collect()), replaced)
+    }
+
+    /// Puts another page in a place.
+    fn replace(&mut self, place: u32, hash: Hash) -> Source {
+        let before = std::mem::replace(&mut self.gather.pages[place as usize], hash);
+        self.known.forget_at(&before, place);
+        self.known.expect(hash, place);
+        Source::Stored {
+            pack: self.known.next(),
+            page: place,
+        }
     }
 
     fn expect(&mut self, hash: Hash) -> Source {

@@ -71,6 +71,13 @@ impl Known {
         self.places.entry(hash.short()).or_insert((pack, page));
     }
 
+    /// What the pack to come had at a place it has there no more.
+    pub(crate) fn forget_at(&mut self, hash: &Hash, page: u32) {
+        if self.places.get(&hash.short()) == Some(&(self.next(), page)) {
+            self.places.remove(&hash.short());
+        }
+    }
+
     /// The pack with these pages did not come.
     pub(crate) fn forget(&mut self, pages: &[Hash]) {
         let pack = self.next();
