@@ -5,11 +5,13 @@ pub(crate) mod core_file;
 pub(crate) mod raw;
 
 use crate::error::{Error, Result};
+use crate::parallel::try_each;
 use crate::store::image::Image;
 use pagetrail::{PageRange, PageSet};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// How much is read and written at a time, in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -34,17 +36,35 @@ pub(crate) fn write_contents(
     offset: u64,
 ) -> Result<()> {
     let parts = known.intersection(&PageSet::from_iter([range]));
-    let mut buffer = Vec::new();
-    for part in parts.ranges() {
-        for start in (part.start()..part.end()).step_by(CHUNK_BYTES as usize) {
-            let Some(chunk) = PageRange::new(start, part.end().min(start + CHUNK_BYTES)) else {
-                continue;
-            };
-            buffer.resize(chunk.bytes() as usize, 0);
-            image.read(chunk, &mut buffer)?;
-            file.write_all_at(&buffer, offset + start - range.start())
-                .map_err(Error::io("cannot write the contents"))?;
+    let chunks = parts.ranges().iter().flat_map(|part| {
+        let starts = (part.start()..part.end()).step_by(CHUNK_BYTES as usize);
+        starts.filter_map(|start| PageRange::new(start, part.end().min(start + CHUNK_BYTES)))
+    });
+    let chunks: Vec<PageRange> = chunks.collect();
+    let write = |chunk: PageRange, bytes: &[u8]| {
+        file.write_all_at(bytes, offset + chunk.start() - range.start())
+            .map_err(Error::io("cannot write the contents"))
+    };
+    // What has patches is put together afterwards: that takes packs that are not open yet.
+    let patched = Mutex::new(Vec::new());
+    let of = &*image;
+    try_each(chunks, 1, |chunk, (buffer, memory): &mut (Vec<u8>, _)| {
+        buffer.resize(chunk.bytes() as usize, 0);
+        match of.read_alone(chunk, buffer, memory)? {
+            true => write(chunk, buffer),
+            false => {
+                let mut patched = patched.lock().unwrap_or_else(PoisonError::into_inner);
+                patched.push(chunk);
+                Ok(())
+            }
         }
+    })?;
+    let patched = patched.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut buffer = Vec::new();
+    for chunk in patched {
+        buffer.resize(chunk.bytes() as usize, 0);
+        image.read(chunk, &mut buffer)?;
+        write(chunk, &buffer)?;
     }
     Ok(())
 }

@@ -16,15 +16,20 @@ use super::wire::{Decoder, Malformed};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
 use crate::limits;
+use crate::parallel::try_each;
 use crate::storage::{Name, Object, Storage};
 use crate::store::places::Places;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 pub(super) const END: &[u8; 8] = b"PTPKEND\n";
 /// Offset of the root, its hash, the end mark.
 const TRAILER_BYTES: u64 = 8 + 32 + 8;
+/// For so many frames it is worth to start a thread that checks them.
+const FRAMES_PER_THREAD: usize = 32;
 
 impl Index {
     /// Length of the whole pack, in bytes.
@@ -339,15 +344,22 @@ impl Pack {
     /// Reads and checks every frame; gives the places of the pages that are not what they were, and
     /// the first reason.
     pub(crate) fn verify(&self) -> (Places, Option<Error>) {
-        let (mut stored, mut pages) = (Vec::new(), Vec::new());
-        let (mut bad, mut reason) = (Places::default(), None);
-        let frame_pages = self.shape.frame_pages;
-        for frame in 0..self.shape.frames {
-            if let Err(error) = self.frame_into(frame, &mut stored, &mut pages) {
-                let count = u64::from(self.shape.pages_of(frame));
-                bad.insert(frame * frame_pages, count);
-                reason.get_or_insert(error);
+        let frames: Vec<u32> = (0..self.shape.frames).collect();
+        let found = Mutex::new(BTreeMap::new());
+        let each = |frame, (stored, pages): &mut (Vec<u8>, Vec<u8>)| {
+            if let Err(error) = self.frame_into(frame, stored, pages) {
+                let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                found.insert(frame, error);
             }
+            Ok::<(), Infallible>(())
+        };
+        let Ok(()) = try_each(frames, FRAMES_PER_THREAD, each);
+        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (mut bad, mut reason) = (Places::default(), None);
+        for (frame, error) in found {
+            let count = u64::from(self.shape.pages_of(frame));
+            bad.insert(frame * self.shape.frame_pages, count);
+            reason.get_or_insert(error);
         }
         if let Some(patched) = &self.patched
             && bad.intersects(

@@ -1,15 +1,20 @@
 //! [`Image`]: a checkpoint's memory, to be read.
 
 use super::intake::chunks;
-use super::packs::Packs;
+use super::packs::{Memory, Packs, Piece};
 use super::touches::Lineage;
 use super::{Store, flatten};
 use crate::error::{Error, Result};
 use crate::format::manifest::Manifest;
+use crate::format::patch::FIRST_PATCH;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
 use crate::storage::Name;
 use pagetrail::{PageRange, PageSet};
+
+/// From so many bytes on, each frame is unpacked once, and by any processor. Fewer are likely to be
+/// followed by their neighbours, for which the frame read last is kept.
+const MANY_BYTES: u64 = 1 << 18;
 
 /// A checkpoint with its contents. Every page that is read is checked against its hash.
 pub struct Image {
@@ -96,6 +101,11 @@ impl Image {
     ///
     /// The store is damaged, or fails.
     pub fn read(&mut self, range: PageRange, buffer: &mut [u8]) -> Result<()> {
+        if range.bytes() >= MANY_BYTES
+            && let Some(pieces) = self.pieces(range, buffer)
+        {
+            return self.packs.read_each(pieces);
+        }
         let page_size = self.map.page_size() as usize;
         let runs: Vec<_> = self.map.within(range).collect();
         let mut filled = 0;
@@ -111,6 +121,48 @@ impl Image {
         }
         buffer[filled..].fill(0);
         Ok(())
+    }
+
+    /// Copies whole pages to `buffer` as [`read`](Self::read) does, by the calling thread alone;
+    /// false, and nothing is copied, if some of them are patched.
+    pub(crate) fn read_alone(
+        &self,
+        range: PageRange,
+        buffer: &mut [u8],
+        memory: &mut Memory,
+    ) -> Result<bool> {
+        let Some(pieces) = self.pieces(range, buffer) else {
+            return Ok(false);
+        };
+        self.packs.read_alone(pieces, memory).map(|()| true)
+    }
+
+    /// The parts of a range that the store has contents of, the others of which are filled with
+    /// zeros; `None` if some of them are patched.
+    fn pieces<'o>(&self, range: PageRange, buffer: &'o mut [u8]) -> Option<Vec<Piece<'o>>> {
+        let is_patched = |run: Run| match run.source {
+            Source::Stored { page, .. } => page >= FIRST_PATCH,
+            Source::Zero | Source::Absent => false,
+        };
+        if self.map.within(range).any(is_patched) {
+            return None;
+        }
+        let page_size = self.map.page_size();
+        let mut pieces = Vec::new();
+        let (mut rest, mut at) = (buffer, range.start());
+        for run in self.map.within(range) {
+            let Source::Stored { pack, page: place } = run.source else {
+                continue;
+            };
+            let (gap, behind) = rest.split_at_mut((run.start - at) as usize);
+            gap.fill(0);
+            let (out, behind) = behind.split_at_mut((run.pages * page_size) as usize);
+            rest = behind;
+            at = run.start + run.pages * page_size;
+            pieces.push(Piece { pack, place, out });
+        }
+        rest.fill(0);
+        Some(pieces)
     }
 
     /// Reads all pages that the store has contents of, for nothing but their hashes.

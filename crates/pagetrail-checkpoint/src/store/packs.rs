@@ -25,6 +25,35 @@ pub(crate) struct Packs {
     stored: Vec<u8>,
 }
 
+/// Pages that lie one after the other in a pack, and where they belong.
+pub(crate) struct Piece<'o> {
+    pub(crate) pack: u32,
+    pub(crate) place: u32,
+    pub(crate) out: &'o mut [u8],
+}
+
+/// A part of a frame, from byte `at` on, and where it belongs.
+struct Part<'o> {
+    pack: u32,
+    frame: u32,
+    at: usize,
+    out: &'o mut [u8],
+}
+
+impl Part<'_> {
+    /// Whether both are of one frame.
+    fn is_beside(&self, other: &Self) -> bool {
+        (self.pack, self.frame) == (other.pack, other.frame)
+    }
+}
+
+/// The memory of a thread that unpacks frames.
+#[derive(Default)]
+pub(crate) struct Memory {
+    stored: Vec<u8>,
+    pages: Vec<u8>,
+}
+
 impl Packs {
     pub(crate) fn open(store: &Store, names: &[Hash]) -> Result<Self> {
         let mut all = Self {
@@ -98,6 +127,96 @@ impl Packs {
             self.read_patched(pack, place, page)?;
         }
         Ok(())
+    }
+
+    /// The parts of frames that pages are which lie one after the other, and where these belong.
+    /// None of them is patched.
+    fn parts<'o>(&self, piece: Piece<'o>, parts: &mut Vec<Part<'o>>) {
+        let Piece {
+            pack,
+            mut place,
+            out: mut rest,
+        } = piece;
+        let of = &self.packs[pack as usize];
+        let page_size = of.page_size() as usize;
+        while !rest.is_empty() {
+            let (frame, at) = of.find(place);
+            let count = of.frame_bytes(frame).saturating_sub(at).min(rest.len());
+            if count == 0 {
+                // Beyond the end of the pack, which to decode it says.
+                let out = rest;
+                return parts.push(Part {
+                    pack,
+                    frame,
+                    at,
+                    out,
+                });
+            }
+            let (out, behind) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = behind;
+            place += (count / page_size) as u32;
+            parts.push(Part {
+                pack,
+                frame,
+                at,
+                out,
+            });
+        }
+    }
+
+    /// The frames of pages, each with all its parts, so that it is unpacked once.
+    fn frames_of<'o>(&self, pieces: Vec<Piece<'o>>) -> Vec<Vec<Part<'o>>> {
+        let mut parts = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            self.parts(piece, &mut parts);
+        }
+        parts.sort_by_key(|part| (part.pack, part.frame));
+        let mut frames: Vec<Vec<Part<'o>>> = Vec::new();
+        for part in parts {
+            match frames.last_mut() {
+                Some(frame) if frame[0].is_beside(&part) => frame.push(part),
+                _ => frames.push(vec![part]),
+            }
+        }
+        frames
+    }
+
+    /// Unpacks a frame to where its parts belong.
+    fn unpack(&self, mut parts: Vec<Part<'_>>, memory: &mut Memory) -> Result<()> {
+        let Some(Part { pack, frame, .. }) = parts.first() else {
+            return Ok(());
+        };
+        let (of, frame) = (&self.packs[*pack as usize], *frame);
+        let bytes = of.frame_bytes(frame);
+        if let [whole] = &mut parts[..]
+            && whole.out.len() == bytes
+        {
+            return of.decode(frame, &mut memory.stored, whole.out);
+        }
+        of.frame_into(frame, &mut memory.stored, &mut memory.pages)?;
+        for part in parts {
+            let from = part.at..part.at + part.out.len();
+            let contents = memory
+                .pages
+                .get(from)
+                .ok_or_else(|| self.lacks(part.pack))?;
+            part.out.copy_from_slice(contents);
+        }
+        Ok(())
+    }
+
+    /// Copies pages that are not patched, by all processors.
+    pub(crate) fn read_each(&self, pieces: Vec<Piece<'_>>) -> Result<()> {
+        let frames = self.frames_of(pieces);
+        try_each(frames, 4, |frame, memory| self.unpack(frame, memory))
+    }
+
+    /// Copies pages that are not patched, by the calling thread alone: for several that read at the
+    /// same time.
+    pub(crate) fn read_alone(&self, pieces: Vec<Piece<'_>>, memory: &mut Memory) -> Result<()> {
+        let frames = self.frames_of(pieces);
+        let mut frames = frames.into_iter();
+        frames.try_for_each(|frame| self.unpack(frame, memory))
     }
 
     /// Whole frames by all processors, to where they belong; parts of frames by way of the frame
