@@ -44,7 +44,7 @@ pub use process::changed::Change;
 pub use process::rewind::Rewound;
 pub use process::state::files::{is_stateless_device, is_terminal_name};
 pub use process::state::{check_restartable, credentials_of, is_shared_anonymous};
-pub use process::{Mode, ProcessCheckpointer, ProcessOptions};
+pub use process::{MaxOverhead, Mode, ProcessCheckpointer, ProcessOptions};
 pub use program::checkpointer::{Checkpointer, CheckpointerBuilder, Completion};
 pub use program::cow::CowSnapshot;
 pub use program::snapshot::{Arena, Reset, Snapshot};

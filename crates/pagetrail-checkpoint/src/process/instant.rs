@@ -3,6 +3,7 @@
 
 use super::ProcessCheckpointer;
 use super::describe;
+use super::pause::Steps;
 use super::pending::Found;
 use super::precopy::Mode;
 use super::state::memory::Motion;
@@ -15,8 +16,7 @@ use pagetrail::Error::{Gone, NoSuchProcess};
 use pagetrail::{Frozen, Held, PageSet};
 use std::time::Duration;
 
-/// Fewer pages are copied at once: that takes less time than protecting them and holding the
-/// process a second time.
+/// Fewer pages are copied at once, whatever that takes.
 const FROZEN_PAGES_MIN: u64 = 128;
 /// How often everything is copied once more before another instant.
 const COPIES_ANEW: u32 = 2;
@@ -70,6 +70,7 @@ impl ProcessCheckpointer {
     ) -> Result<Option<Process>> {
         let urgent = Urgent::begin();
         let mut hold = self.source.hold()?;
+        let mut steps = Steps::begin();
         let mut found = match self.absorb(Some(&*hold)) {
             Ok(found) if !self.replaced => found,
             Err(Error::Process(Gone { .. } | NoSuchProcess { .. })) => {
@@ -86,20 +87,26 @@ impl ProcessCheckpointer {
             // (process_vm_writev(2), /proc/PID/mem, ptrace(2)) before they were held themselves.
             found.add(self.absorb(Some(&*hold))?);
         }
+        steps.end("collect");
         let copied_before = transfer.cost.copied_pages;
         let freezing = (freezes > 0).then_some(&*hold);
-        let copied = self.copy_rest(transfer, &left, &found, freezing, others);
+        let copied = self.copy_rest(transfer, &left, &found, freezing, others, &mut steps);
         let descriptors = describe::descriptors_at_rest(self.pid());
         let threads = hold.threads().to_vec();
         let state = self.state(&mut *hold);
+        steps.end("describe");
         // Until the others have been copied too: it may write to memory that it shares with them.
         let others_copied = match (&copied, &state) {
             (Ok(_), Ok(_)) => others.copied(),
             _ => Ok(()),
         };
         let has_stood_still = hold.check();
-        let pause_ns = hold.release().as_nanos() as u64;
+        let pause = hold.release();
+        steps.end("let go");
+        let pause_ns = pause.as_nanos() as u64;
+        self.costs.count_stop(pause);
         drop(urgent);
+        steps.tell(pause, transfer.cost.copied_pages - copied_before);
         transfer.cost.pause_ns = transfer.cost.pause_ns.max(pause_ns);
         has_stood_still?;
         let rest = copied?;
@@ -163,8 +170,14 @@ impl ProcessCheckpointer {
             let Ok(held) = self.source.hold() else {
                 break;
             };
+            let mut steps = Steps::begin();
             let thawed = frozen.thaw(&*held);
-            let pause_ns = held.release().as_nanos() as u64;
+            steps.end("thaw");
+            let pause = held.release();
+            steps.end("let go");
+            steps.tell(pause, 0);
+            self.costs.count_stop(pause);
+            let pause_ns = pause.as_nanos() as u64;
             transfer.cost.pause_ns = transfer.cost.pause_ns.max(pause_ns);
             match thawed {
                 Ok(()) => break,
@@ -185,6 +198,7 @@ impl ProcessCheckpointer {
         found: &Found,
         freezing: Option<&dyn Held>,
         others: &dyn Together,
+        steps: &mut Steps,
     ) -> Result<Option<Rest>> {
         transfer.remap(&found.remapped);
         let mut todo = left.difference(&found.remapped).union(&found.pages);
@@ -196,10 +210,12 @@ impl ProcessCheckpointer {
             .intersection(self.layout.addresses())
             .difference(&untouched)
             .difference(&self.shared());
+        steps.end("layout");
         self.look_at_shared(transfer, others.common(Motion::AtRest))?;
         self.look_at_apart(transfer, Motion::AtRest)?;
         let in_files = self.layout.as_in_files()?;
         transfer.look_at_files(&self.memory, &in_files, &todo)?;
+        steps.end("read again");
         // The store is not waited for while the process stands still, unless memory does not
         // suffice.
         let overflow = match self.options.mode {
@@ -207,18 +223,27 @@ impl ProcessCheckpointer {
             Mode::Stop => Overflow::Store,
         };
         let to_copy = todo.difference(&in_files);
-        let frozen = freezing
-            .filter(|_| to_copy.page_count() >= FROZEN_PAGES_MIN)
-            .and_then(|held| match self.source.freeze(held, &to_copy) {
-                Ok(frozen) => Some(frozen),
+        let count = to_copy.page_count();
+        let is_worth = count >= FROZEN_PAGES_MIN && self.price.is_worth(transfer.estimate(count));
+        let frozen = freezing.filter(|_| is_worth).and_then(|held| {
+            steps.end("choose");
+            let frozen = self.source.freeze(held, &to_copy);
+            let took = steps.end("keep");
+            match frozen {
+                Ok(frozen) => {
+                    self.price.observe(took);
+                    Some(frozen)
+                }
                 Err(reason) => {
                     tracing::info!(%reason, "copied while the process stands still");
                     None
                 }
-            });
+            }
+        });
         let kept = frozen.as_ref().map(|frozen| frozen.pages().clone());
         let now = to_copy.difference(&kept.unwrap_or_default());
         transfer.copy(&self.memory, &now, overflow)?;
+        steps.end("copy");
         Ok(frozen.map(|frozen| Rest { frozen, all: todo }))
     }
 }

@@ -18,11 +18,14 @@
 pub(crate) mod build_id;
 pub(crate) mod changed;
 pub(crate) mod common;
+mod costs;
 pub(crate) mod describe;
 mod instant;
 mod lacking;
 pub(crate) mod layout;
 mod lineage;
+mod options;
+mod pause;
 pub(crate) mod pending;
 pub(crate) mod precopy;
 pub(crate) mod recheck;
@@ -39,74 +42,29 @@ use crate::format::objects::SharedMemory;
 use crate::format::state::ProcessState;
 use crate::hash::Hash;
 use crate::store::writer::Writer;
+use costs::Costs;
 use describe::Identity;
 use layout::Layout;
 use pagetrail::{
-    Choice, DirtySource, Event, Held, HeldThread, Memory, PageSet, State, Subpages, Target,
+    DirtySource, Event, Held, HeldThread, Memory, Overhead, PageSet, State, Subpages, Target,
     Technique, Watch, page_size,
 };
+use pause::Price;
 use pending::{Found, Pending};
 use precopy::{Next, Rule};
 use recheck::Rechecked;
 use state::memory::{Apart, Motion};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use together::{Alone, Together};
 use transfer::{Overflow, Transfer};
 
+pub use costs::MaxOverhead;
+pub use options::ProcessOptions;
 pub use precopy::Mode;
 
 /// How often a checkpoint is begun anew because the process has replaced its program.
 const EXECS_MAX: u32 = 5;
-
-/// How checkpoints of a process are taken.
-#[derive(Clone, Copy, Debug)]
-pub struct ProcessOptions {
-    /// Whether pages are copied before the process is stopped.
-    pub mode: Mode,
-    /// How writes are noticed, of a process that is attached to.
-    pub technique: Choice,
-    /// How much is kept in memory before it is written, in bytes; what is written by the program
-    /// while more than that is copied may be stored twice.
-    pub buffer_bytes: u64,
-    /// Of a page of a sub-page heap, store only the sub-pages that were written. A program that
-    /// writes past the end of an object into another sub-page of the page makes such an image
-    /// damaged, so it has to be trusted not to; otherwise its pages are stored whole.
-    pub trust_subpages: bool,
-    /// Read what was written before a checkpoint once more for the next one: for memory that is
-    /// written through pinned pages, see
-    /// [`WatchBuilder::report_pages`](pagetrail::WatchBuilder::report_pages). Such a write is
-    /// missed only if a page stays pinned from one checkpoint to the one after the next.
-    pub report_again: bool,
-    /// Take of shared memory only what the process itself has written through its own mappings,
-    /// instead of reading all of it again while the process stands still. What other processes
-    /// write there, or the process by `write(2)`, the images then do not have; they say so
-    /// ([`own_writes_only`](crate::Mapping::own_writes_only)). With `restartable`, a process is
-    /// refused that has memory of `memfd_create(2)`, or several mappings of the same memory.
-    pub trust_shared: bool,
-    /// How long the process may stand still: where copying the rest would take longer, it is copied
-    /// as by [`Mode::Cow`], if the process allows that. It is a goal, not a promise. With
-    /// [`Mode::Stop`] it has no effect.
-    pub max_pause: Option<Duration>,
-    /// Save all that it takes to start the process anew ([`Process::state`]), which adds about a
-    /// millisecond to the pause. A process that could not be started anew is refused then.
-    pub restartable: bool,
-}
-
-impl Default for ProcessOptions {
-    fn default() -> Self {
-        Self {
-            mode: Mode::Precopy,
-            technique: Choice::Auto,
-            buffer_bytes: 256 << 20,
-            trust_subpages: false,
-            report_again: false,
-            trust_shared: false,
-            max_pause: None,
-            restartable: false,
-        }
-    }
-}
 
 /// Takes checkpoints of one process. Dropped, it leaves the process alone.
 pub struct ProcessCheckpointer {
@@ -123,6 +81,9 @@ pub struct ProcessCheckpointer {
     replaced: bool,
     /// Shared memory that no mapping shows, as of the last look.
     apart: Apart,
+    /// What it takes to keep pages.
+    price: Price,
+    costs: Costs,
 }
 
 impl ProcessCheckpointer {
@@ -139,7 +100,10 @@ impl ProcessCheckpointer {
             .target(Target::process(pid)?)
             .technique(options.technique)
             .start()?;
-        Self::new(Box::new(watch), options, Identity::of(pid)?)
+        let costs = Costs::new(&watch, options.max_overhead)?;
+        let mut this = Self::new(Box::new(watch), options, Identity::of(pid)?)?;
+        this.costs = costs;
+        Ok(this)
     }
 
     /// Starts a program, and to watch it with its first instruction.
@@ -156,7 +120,10 @@ impl ProcessCheckpointer {
         let pid = attached.pid().unwrap_or_default();
         let (identity, memory) = (Identity::of(pid)?, Memory::of(pid)?);
         let watch = attached.start()?;
-        Ok(Self::with(Box::new(watch), memory, options, identity))
+        let costs = Costs::new(&watch, options.max_overhead)?;
+        let mut this = Self::with(Box::new(watch), memory, options, identity);
+        this.costs = costs;
+        Ok(this)
     }
 
     /// Takes checkpoints of a guest of KVM, or of another target that is not the program of its
@@ -169,13 +136,17 @@ impl ProcessCheckpointer {
     ///
     /// # Errors
     ///
-    /// The process has ended, its memory may not be read, or the source cannot keep pages as
-    /// [`Mode::Cow`] does it.
+    /// The process has ended, its memory may not be read, the source cannot keep pages as
+    /// [`Mode::Cow`] does it, or there is a budget: what its faults cost is not known.
     pub fn of_source(
         source: Box<dyn DirtySource + Send>,
         command: Vec<String>,
         options: ProcessOptions,
     ) -> Result<Self> {
+        if options.max_overhead.is_some() {
+            let reason = "what checkpoints cost is known of processes that are attached to alone";
+            return Err(Error::Refused(reason.into()));
+        }
         let identity = Identity::of_command(source.pid(), command)?;
         Self::new(source, options, identity)
     }
@@ -210,6 +181,8 @@ impl ProcessCheckpointer {
             rechecked: None,
             replaced: false,
             apart: Apart::default(),
+            price: Price::default(),
+            costs: Costs::default(),
         }
     }
 
@@ -223,9 +196,26 @@ impl ProcessCheckpointer {
         self.source.technique_name()
     }
 
+    /// Changes how the next checkpoints are taken.
+    pub fn set_mode(&mut self, mode: Mode) {
+        self.options.mode = mode;
+    }
+
     /// For how long one thread of the process was stopped to start watching.
     pub fn attach_stopped(&self) -> Duration {
         self.source.attach_stopped()
+    }
+
+    /// When the next checkpoint is due, so that they cost the process no more than was allowed
+    /// ([`ProcessOptions::max_overhead`]); `None` where nothing was set.
+    pub fn next_checkpoint(&self) -> Option<Instant> {
+        self.costs.next()
+    }
+
+    /// What the last checkpoint cost the process, and what was reported since the one before it,
+    /// by estimate, where a budget was set.
+    pub fn overhead(&self) -> Option<Overhead> {
+        self.costs.last()
     }
 
     /// Waits until the target ends or, [`State::Exiting`], a last checkpoint can be taken, but at
@@ -260,6 +250,7 @@ impl ProcessCheckpointer {
             if let Some(manifest) = self.attempt(writer, others)? {
                 self.pending.settle();
                 self.layout.settle();
+                self.costs.settle();
                 return Ok(manifest);
             }
         }
@@ -450,6 +441,7 @@ impl ProcessCheckpointer {
             .events()
             .iter()
             .any(|event| matches!(event, Event::Exec { .. }));
+        self.costs.count_pages(written.page_count());
         round.commit();
         self.pending.add(&found);
         Ok(found)

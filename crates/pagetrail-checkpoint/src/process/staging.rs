@@ -39,6 +39,11 @@ impl Staging {
         }
     }
 
+    /// Whether copies of pages may stay in memory.
+    pub(crate) fn has_room(&self, pages: &PageSet) -> bool {
+        self.bytes + pages.bytes() <= self.bytes_max
+    }
+
     /// Copies pages of a process: to memory as far as it suffices, else to `overflow`; without one,
     /// to memory whatever their number.
     pub(crate) fn copy(
@@ -48,7 +53,7 @@ impl Staging {
         overflow: Option<&mut Draft<'_>>,
     ) -> Result<()> {
         match overflow {
-            Some(draft) if self.bytes + pages.bytes() > self.bytes_max => {
+            Some(draft) if !self.has_room(pages) => {
                 // What is staged is older, and must not come after.
                 let staged = std::mem::replace(self, Self::new(self.bytes_max));
                 staged.drain(draft, &Parts::default())?;

@@ -28,6 +28,7 @@ pub(crate) enum Overflow {
 const PAGES_MEASURED: u64 = 1024;
 /// How long the copy of a page takes where nothing was measured.
 const PAGE_COPY: Duration = Duration::from_micros(1);
+
 /// The way to read the memory of a process.
 fn of(memory: &Memory) -> impl Fn(&[PageRange], &mut [u8]) -> Result<PageSet> + Sync + '_ {
     |ranges, buffer| Ok(memory.read(ranges, buffer)?)
@@ -39,8 +40,9 @@ pub(crate) struct Transfer<'writer> {
     staging: Staging,
     rechecked: Rechecked,
     began: Instant,
-    /// How long pages were copied.
+    /// How long pages were copied to memory, and how many.
     copying: Duration,
+    staged_pages: u64,
     /// What it took so far.
     pub(crate) cost: Cost,
 }
@@ -60,6 +62,7 @@ impl<'writer> Transfer<'writer> {
             rechecked,
             began: Instant::now(),
             copying: Duration::ZERO,
+            staged_pages: 0,
             cost: Cost::default(),
         }
     }
@@ -102,9 +105,13 @@ impl<'writer> Transfer<'writer> {
             Overflow::Store => Some(&mut self.draft),
             Overflow::Stay => None,
         };
+        let is_staged = draft.is_none() || self.staging.has_room(pages);
         let began = Instant::now();
         self.staging.copy(memory, pages, draft)?;
-        self.copying += began.elapsed();
+        if is_staged {
+            self.copying += began.elapsed();
+            self.staged_pages += pages.page_count();
+        }
         self.cost.copied_pages += pages.page_count();
         Ok(())
     }
@@ -119,9 +126,9 @@ impl<'writer> Transfer<'writer> {
         Ok(whole)
     }
 
-    /// How long it would take to copy so many pages, by what copying has taken so far.
+    /// How long it would take to copy so many pages to memory, by what that has taken so far.
     pub(crate) fn estimate(&self, pages: u64) -> Duration {
-        let copied = self.cost.copied_pages;
+        let copied = self.staged_pages;
         match copied >= PAGES_MEASURED {
             true => self.copying.mul_f64(pages as f64 / copied as f64),
             false => PAGE_COPY * u32::try_from(pages).unwrap_or(u32::MAX),
