@@ -8,7 +8,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -152,6 +152,86 @@ fn a_tree_is_saved_shown_and_verified() {
     assert_eq!(run(here, &["verify", "s"]).status.code(), Some(1));
     assert_eq!(run(here, &["log", "s"]).status.code(), Some(1));
     relay.goes_on();
+}
+
+/// A control group of version 2 that is removed at the end; `None` where none can be made.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new() -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/mounts").ok()?;
+        let mount = mounts.lines().find(|line| line.contains(" cgroup2 "))?;
+        let mount = Path::new(mount.split(' ').nth(1)?);
+        let path = mount.join(format!("pagetrail-checkpoint-test-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        Some(Self(path))
+    }
+
+    fn take(&self, pid: u32) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("it takes a process");
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + TIMEOUT;
+        while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn the_processes_of_a_control_group_are_saved() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    for (arguments, part) in [
+        (
+            &["checkpoint", "--cgroup", "/proc", "--store", "s"][..],
+            "is not the directory of a control group",
+        ),
+        (
+            &["checkpoint", "--cgroup", "/x", "-p", "1", "--store", "s"],
+            "cannot be used with",
+        ),
+        (
+            &[
+                "checkpoint",
+                "--cgroup",
+                "/x",
+                "--label",
+                "a",
+                "--store",
+                "s",
+            ],
+            "cannot be used with",
+        ),
+    ] {
+        let line = error_line(&run(here, arguments), 2);
+        assert!(line.contains(part), "{line}");
+    }
+    assert!(!here.join("s").exists());
+    let Some(group) = Cgroup::new() else {
+        pagetrail_skips::not_here("no control group of version 2 can be made here");
+        return;
+    };
+    let path = group.0.display().to_string();
+    let take = ["checkpoint", "--cgroup", &path, "--store", "s"];
+    let line = error_line(&run(here, &take), 2);
+    assert!(line.contains("no process"), "{line}");
+    let relay = Relay::start(here);
+    // Two of the three: a group is no family.
+    relay.pids[1..].iter().for_each(|pid| group.take(*pid));
+    let line = text(here, &take);
+    assert!(line.starts_with("instant 1: 2 processes, "), "{line}");
+    relay.goes_on();
+    group.take(relay.pids[0]);
+    let line = text(here, &[&take[..], &["--tree"]].concat());
+    assert!(line.starts_with("instant 2: 3 processes, "), "{line}");
+    let text = text(here, &["verify", "s"]);
+    assert!(text.contains("2 instants"), "{text}");
+    relay.goes_on();
+    drop(relay);
 }
 
 #[test]

@@ -39,9 +39,10 @@ pub(crate) enum CheckpointCommand {
     ///
     /// Of a tree (--tree) all processes are held before any is copied for good, those that are born
     /// meanwhile too, and none goes on before all have been copied: so what they share, and what
-    /// one knows of another, is of one instant. The store is a directory with a store of each
-    /// process below `processes`; log, show and verify know it, and the other subcommands take the
-    /// store of one process. Processes that share an address space are refused, and from these
+    /// one knows of another, is of one instant. With --cgroup these are the processes of a control
+    /// group and of those below it. The store is a directory with a store of each process below
+    /// `processes`; log, show and verify know it, and the other subcommands take the store of one
+    /// process. Processes that share an address space are refused, and from these
     /// checkpoints no tree is started anew: that takes CRIU's (--restorable).
     ///
     /// Of a guest (--vm) a checkpoint has the memory, and no registers: it is for looking at, not
@@ -49,12 +50,14 @@ pub(crate) enum CheckpointCommand {
     /// when the command ends before it.
     #[command(
         override_usage = "pagetrail checkpoint [OPTIONS] --store <STORE> -p <PID>\n       \
+        pagetrail checkpoint [OPTIONS] --store <STORE> --cgroup <PATH>\n       \
         pagetrail checkpoint [OPTIONS] --store <STORE> --every <TIME> -- <CMD>...\n       \
         pagetrail checkpoint [OPTIONS] --store <STORE> --vm -- <CMD>...",
         after_help = "Examples:\n  \
         pagetrail checkpoint -p 1234 --store saved\n  \
         pagetrail checkpoint -p 1234 --store saved --every 5s --keep 10\n  \
         pagetrail checkpoint --tree -p 1234 --store saved-tree --every 5s --keep 10\n  \
+        pagetrail checkpoint --cgroup /sys/fs/cgroup/web --store saved-web\n  \
         pagetrail checkpoint -p 1234 --store saved --label before-upgrade\n  \
         pagetrail checkpoint --store saved --every 1m --keep 10 -- ./prog\n  \
         pagetrail checkpoint --restorable -p 1234 --store saved\n  \
@@ -147,16 +150,24 @@ pub(crate) enum Restorer {
 #[derive(Args, Debug)]
 pub(crate) struct TakeArgs {
     /// A running process, by its PID or its name
-    #[arg(short, long, value_name = "PID", value_parser = find::process, required_unless_present_any = ["vm", "command"])]
+    #[arg(short, long, value_name = "PID", value_parser = find::process, group = "roots", required_unless_present_any = ["cgroup", "vm", "command"])]
     pub(crate) pid: Option<u32>,
     /// Save all processes that descend from it too, all at one instant: into a directory that has
     /// a store for each process
     #[arg(
         long,
-        requires = "pid",
+        requires = "roots",
         conflicts_with_all = ["vm", "command", "label", "restorable", "key_file", "max_pause", "metrics_file", "metrics_listen"]
     )]
     pub(crate) tree: bool,
+    /// Save all processes of a control group (version 2), as by --tree; PATH is its directory
+    #[arg(
+        long,
+        value_name = "PATH",
+        group = "roots",
+        conflicts_with_all = ["pid", "vm", "command", "label", "restorable", "key_file", "max_pause", "metrics_file", "metrics_listen"]
+    )]
+    pub(crate) cgroup: Option<PathBuf>,
     /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
     /// pagetrail vm)
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "technique", "report_again"])]

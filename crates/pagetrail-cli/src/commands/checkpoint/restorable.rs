@@ -14,7 +14,7 @@ use crate::exit;
 /// Takes checkpoints by who is asked to.
 pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     match args.restorable {
-        None if args.tree => return tree::take(args),
+        None if args.tree || args.cgroup.is_some() => return tree::take(args),
         None => return take::run(args, false),
         Some(Restorer::Criu) => {}
         Some(by) => match (can_be_own(args), by) {

@@ -1,5 +1,5 @@
-//! `pagetrail checkpoint --tree`: checkpoints of all processes of a tree at one instant; and `log`,
-//! `show` and `verify` of a store of such.
+//! `pagetrail checkpoint --tree` and `--cgroup`: checkpoints of all processes of a tree or of a
+//! control group at one instant; and `log`, `show` and `verify` of a store of such.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -26,15 +26,16 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Takes checkpoints of a tree.
 pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
-    // The parser refuses a command line without it.
-    let pid = args.pid.unwrap_or_else(|| unreachable!());
     // First, so that a wrong PID leaves no empty store.
-    let target = Target::tree([pid])?;
+    let target = match &args.cgroup {
+        Some(path) => Target::cgroup(path)?,
+        None => Target::tree(args.pid)?,
+    };
     if args.store.to_string_lossy().contains("://") {
         bail!("checkpoints of a tree lie in a directory: --store DIRECTORY");
     }
     if matches!(args.mode, ModeArg::Cow) {
-        bail!("--mode cow saves one process; --tree takes --mode precopy and --mode stop");
+        bail!("--mode cow saves one process; a tree takes --mode precopy and --mode stop");
     }
     let store = TreeStore::create(&args.store, args.writing.allow_world_writable).map_err(plain)?;
     let options = ProcessOptions {
