@@ -28,6 +28,10 @@ const GUEST: &str = "--as-guest";
 /// The first argument of the program that checks itself.
 const PROGRAM: &str = "--as-program";
 const PAGE: usize = 4096;
+/// What is left unwritten at the end of a region. QEMU emulates an instruction by which BLAKE3
+/// reads the last 16 bytes of a page (`VINSERTF128`) as if it read 32, which faults where nothing
+/// follows.
+const UNWRITTEN: usize = PAGE;
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -145,7 +149,7 @@ fn write_somewhere(
     pages: &mut BTreeSet<usize>,
 ) -> Outcome {
     let length = random.usize(1..200);
-    let at = random.usize(..memory.len() - length);
+    let at = random.usize(..memory.len() - UNWRITTEN - length);
     let value = random.u8(..);
     let target = &mut memory[at..at + length];
     match random.bool() {
@@ -196,7 +200,7 @@ fn keep(mut random: fastrand::Rng, store: &Path) -> Outcome {
             copied += copied_pages;
         }
         if random.u8(..10) == 0 {
-            kept.region_mut("large").fill(7);
+            kept.region_mut("large")[..250 * PAGE].fill(7);
             kept.region_mut("small")[..PAGE].fill(9);
             drop(kept);
             kept = open()?;
@@ -248,9 +252,9 @@ const COUNTED_PAGES: u64 = 48;
 
 /// Counts, a page a number, and says each number that is kept, until it is killed.
 fn count(store: &Path) -> Outcome {
-    let pages = COUNTED_PAGES as usize * PAGE;
+    let pages = COUNTED_PAGES as usize * PAGE + UNWRITTEN;
     let builder = Checkpointer::builder(store).region("pages", pages);
-    let mut kept = builder.region("last", 8).start()?;
+    let mut kept = builder.region("last", PAGE + UNWRITTEN).start()?;
     let word = |memory: &[u8]| memory[..8].try_into().map_or(0, u64::from_le_bytes);
     let last = word(kept.region("last"));
     for page in 0..COUNTED_PAGES {
@@ -267,8 +271,7 @@ fn count(store: &Path) -> Outcome {
     for number in last + 1.. {
         let at = (number % COUNTED_PAGES) as usize * PAGE;
         kept.region_mut("pages")[at..at + 8].copy_from_slice(&number.to_le_bytes());
-        kept.region_mut("last")
-            .copy_from_slice(&number.to_le_bytes());
+        kept.region_mut("last")[..8].copy_from_slice(&number.to_le_bytes());
         kept.checkpoint()?;
         println!("kept {number}");
     }
@@ -296,7 +299,9 @@ impl Counting {
 
     /// A word, and the number after it.
     fn next(&mut self) -> (String, u64) {
-        let line = self.lines.next().expect("a line").expect("a line");
+        let Some(Ok(line)) = self.lines.next() else {
+            panic!("it ended, {:?}", self.child.wait());
+        };
         let (word, number) = line.split_once(' ').expect("two words");
         (word.to_owned(), number.parse().expect("a number"))
     }
