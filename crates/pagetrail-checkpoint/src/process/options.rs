@@ -35,11 +35,12 @@ pub struct ProcessOptions {
     /// [`Mode::Stop`] it has no effect.
     pub max_pause: Option<Duration>,
     /// What checkpoints may cost the process. They are taken when the consumer takes them;
-    /// [`next_checkpoint`](super::ProcessCheckpointer::next_checkpoint) says when the next is due. A process that is
-    /// attached to or launched alone can have such a budget.
+    /// [`next_checkpoint`](super::ProcessCheckpointer::next_checkpoint) says when the next is due.
+    /// A process that is attached to or launched alone can have such a budget.
     pub max_overhead: Option<MaxOverhead>,
-    /// Save all that it takes to start the process anew ([`Process::state`](crate::Process::state)), which adds about a
-    /// millisecond to the pause. A process that could not be started anew is refused then.
+    /// Save all that it takes to start the process anew
+    /// ([`Process::state`](crate::Process::state)), which adds about a millisecond to the pause. A
+    /// process that could not be started anew is refused then.
     pub restartable: bool,
 }
 

@@ -146,8 +146,8 @@ impl HandOvers {
         let Some(job) = place.get() else {
             return Ok(vec![Err(Errno::CANCELED); ranges.len()]);
         };
-        let told = rustix::io::write(&self.order, &1u64.to_ne_bytes());
-        told.map_err(Error::os("asking for a hand-over"))?;
+        let asked = rustix::io::write(&self.order, &1u64.to_ne_bytes());
+        asked.map_err(Error::os("asking for a hand-over"))?;
         while !job.is_done() {
             let mut done = [PollFd::new(&self.done, PollFlags::IN)];
             match poll(&mut done, Some(&LOOK)) {

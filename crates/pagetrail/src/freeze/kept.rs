@@ -86,8 +86,8 @@ impl Slots {
 }
 
 impl Kept {
-    /// Keeps pages of mappings that `lender` has with `uffd`; `has_lost` is set when it is not known
-    /// any more what a page has held.
+    /// Keeps pages of mappings that `lender` has with `uffd`; `has_lost` is set when it is not
+    /// known any more what a page has held.
     pub(super) fn new(
         pid: u32,
         lender: Arc<Uffd>,

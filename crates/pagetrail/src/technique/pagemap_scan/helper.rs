@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn spans_are_the_ranges_in_pieces() {
-        let range = |from, to| PageRange::new(from << 20, to << 20).unwrap();
+        let range = |from: u64, to: u64| PageRange::new(from << 20, to << 20).unwrap();
         let ranges = [range(1, 3), range(30, 100), range(128, 161)];
         let all: PageSet = ranges.into_iter().collect();
         let spans = spans(&all);
