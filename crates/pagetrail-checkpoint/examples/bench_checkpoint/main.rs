@@ -7,11 +7,14 @@
 //! before it.
 //!
 //! `bench_checkpoint images` measures the last two only, `bench_checkpoint pauses` the pauses
-//! alone, on tmpfs, of programs that write slowly, fast, and without a break, by two modes.
-//! `PAGETRAIL_BENCH_MIB` and `PAGETRAIL_BENCH_COUNT` make it smaller.
+//! alone, on tmpfs, of several programs by all modes in turn. `PAGETRAIL_BENCH_MIB` and
+//! `PAGETRAIL_BENCH_COUNT` make it smaller.
 
 #![allow(clippy::print_stdout, reason = "the result")]
 #![allow(clippy::print_stderr, reason = "how far it is")]
+
+mod pauses;
+mod steps;
 
 use pagetrail_checkpoint::{
     Compression, Mode, ProcessCheckpointer, ProcessOptions, Store, WriterOptions,
@@ -31,6 +34,8 @@ const BYTES_PER_SECOND: usize = 100_000_000;
 /// As much as it can.
 const UNLIMITED: usize = usize::MAX;
 const ROLE: &str = "PAGETRAIL_BENCH_WRITER";
+/// Memory of each thread that computes.
+const BUSY_BYTES: usize = 8 << 20;
 
 fn setting(name: &str, default: usize) -> usize {
     let text = std::env::var(name).ok();
@@ -41,12 +46,14 @@ fn main() {
     if let Ok(board) = std::env::var(ROLE) {
         return write(Path::new(&board));
     }
+    if std::env::var_os("PAGETRAIL_BENCH_STEPS").is_some() {
+        steps::show();
+    }
     if std::env::args().nth(1).is_some_and(|arg| arg == "pauses") {
         let place = PathBuf::from("/dev/shm/pagetrail-bench-checkpoint");
-        let cases = [100_000_000, 1_000_000_000, UNLIMITED];
-        let rows: Vec<Value> = cases.map(|rate| pauses(&place, rate)).to_vec();
+        let rows = pauses::all(&place);
         let _ = fs::remove_dir_all(&place);
-        return println!("{:#}", json!({ "schema": 1, "pauses": rows }));
+        return println!("{:#}", json!({ "schema": 2, "pauses": rows }));
     }
     let disk = PathBuf::from("target/bench-checkpoint");
     let shm = PathBuf::from("/dev/shm/pagetrail-bench-checkpoint");
@@ -64,6 +71,10 @@ fn main() {
         }
         pauses.extend([precopy.0, cow.0, stop.0, gcore]);
     }
+    let interleaved = match images_only {
+        true => Vec::new(),
+        false => pauses::all(&shm),
+    };
     let images: Vec<Value> = places
         .iter()
         .map(|(name, place)| image(place, name))
@@ -76,6 +87,7 @@ fn main() {
         "resident_mib": setting("PAGETRAIL_BENCH_MIB", 1536),
         "written_bytes_per_second": BYTES_PER_SECOND,
         "pause": pauses,
+        "interleaved": interleaved,
         "chain": chain,
         "image": images,
     });
@@ -95,6 +107,9 @@ fn write(board: &Path) {
         .read(true)
         .open(board)
         .expect("the board");
+    for seed in 0..setting("PAGETRAIL_BENCH_THREADS", 0) {
+        std::thread::spawn(move || compute(seed as u64));
+    }
     let tick = Duration::from_millis(1);
     let rate = setting("PAGETRAIL_BENCH_RATE", BYTES_PER_SECOND);
     let each = rate.min(4_000_000_000) / PAGE / 1000;
@@ -123,6 +138,17 @@ fn write(board: &Path) {
     }
 }
 
+/// Computes without a break, and writes a page now and then.
+fn compute(seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut memory = vec![1u8; BUSY_BYTES];
+    loop {
+        let sum = (0..100_000).fold(0, |sum: u64, _| sum ^ random.u64(..));
+        let at = random.usize(0..BUSY_BYTES / PAGE) * PAGE;
+        memory[at..at + 8].copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
 struct Writer {
     child: Child,
     board: File,
@@ -130,10 +156,14 @@ struct Writer {
 
 impl Writer {
     fn start(place: &Path) -> Self {
-        Self::at_rate(place, BYTES_PER_SECOND)
+        Self::with(place, &[])
     }
 
-    fn at_rate(place: &Path, rate: usize) -> Self {
+    /// Starts one with settings.
+    fn with(place: &Path, settings: &[(&str, usize)]) -> Self {
+        let settings = settings
+            .iter()
+            .map(|(name, value)| (name, value.to_string()));
         fs::create_dir_all(place).expect("a directory");
         let path = Path::new("/dev/shm").join(format!("pagetrail-board-{}", std::process::id()));
         fs::write(&path, [0; 8]).expect("the board");
@@ -144,7 +174,7 @@ impl Writer {
             .expect("the board");
         let child = Command::new(std::env::current_exe().expect("a path"))
             .env(ROLE, &path)
-            .env("PAGETRAIL_BENCH_RATE", rate.to_string())
+            .envs(settings)
             .stdin(Stdio::null())
             .spawn()
             .expect("it starts");
@@ -161,6 +191,13 @@ impl Writer {
         let mut gap = [0; 8];
         self.board.read_exact_at(&mut gap, 0).expect("the board");
         u64::from_le_bytes(gap)
+    }
+
+    /// Sends it a signal, by its name as kill(1) has it.
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "{signal}");
     }
 
     fn reset(&self) {
@@ -257,52 +294,6 @@ fn chain_of(place: &Path, mode: Mode, name: &str) -> (Value, Value) {
     (pause, chain)
 }
 
-/// Pauses of one program by two modes, one after the other.
-fn pauses(place: &Path, rate: usize) -> Value {
-    let count = setting("PAGETRAIL_BENCH_COUNT", 20);
-    let writer = Writer::at_rate(place, rate);
-    let modes = [Mode::Precopy, Mode::Cow];
-    let mut chains = modes.map(|mode| {
-        let path = place.join(format!("store-{mode:?}"));
-        let _ = fs::remove_dir_all(&path);
-        let store = Store::create(&path, true).expect("a store");
-        let to = store.writer(options(Compression::None)).expect("a writer");
-        (to, [Vec::new(), Vec::new(), Vec::new()])
-    });
-    for (mode, (to, [pauses, felt, stopped])) in modes.into_iter().zip(&mut chains) {
-        let options = ProcessOptions {
-            mode,
-            ..ProcessOptions::default()
-        };
-        let mut process =
-            ProcessCheckpointer::attach(writer.child.id(), options).expect("attached");
-        process.checkpoint(to).expect("a base");
-        for _ in 0..count {
-            std::thread::sleep(Duration::from_millis(100));
-            writer.reset();
-            let manifest = process.checkpoint(to).expect("a checkpoint");
-            pauses.push(manifest.cost.pause_ns);
-            stopped.push(manifest.cost.stopped_pages);
-            felt.push(writer.gap());
-        }
-    }
-    let rows = modes.into_iter().zip(&mut chains).map(|(mode, chain)| {
-        let [pauses, felt, stopped] = &mut chain.1;
-        json!({
-            "mode": format!("{mode:?}").to_lowercase(),
-            "pause_median_ns": percentile(pauses, 50),
-            "pause_p99_ns": percentile(pauses, 99),
-            "felt_gap_median_ns": percentile(felt, 50),
-            "felt_gap_p99_ns": percentile(felt, 99),
-            "copied_at_rest_pages_median": percentile(stopped, 50),
-        })
-    });
-    let rate = (rate != UNLIMITED).then_some(rate);
-    let row = json!({ "bytes_per_second": rate, "modes": rows.collect::<Vec<_>>() });
-    eprintln!("{row}");
-    row
-}
-
 /// What the program feels of gdb's `gcore`.
 fn gcore(place: &Path, name: &str) -> Value {
     let writer = Writer::start(place);
@@ -347,11 +338,7 @@ fn image(place: &Path, name: &str) -> Value {
     let bytes = setting("PAGETRAIL_BENCH_MIB", 1536) << 20;
     let writer = Writer::start(place);
     // Stopped, it leaves the processors alone, and both copy the same.
-    let stop = |signal: &str| {
-        let pid = writer.child.id().to_string();
-        let _ = Command::new("kill").args([signal, &pid]).status();
-    };
-    stop("-STOP");
+    writer.signal("-STOP");
     let original = Path::new("/dev/shm/pagetrail-bench-original");
     let mut random = fastrand::Rng::with_seed(2);
     let contents: Vec<u8> = (0..bytes / 8)
@@ -419,7 +406,7 @@ fn image(place: &Path, name: &str) -> Value {
             let _ = fs::remove_dir_all(path);
         }
     }
-    stop("-CONT");
+    writer.signal("-CONT");
     let _ = fs::remove_file(original);
     let medians =
         [&mut image, &mut lz4, &mut cp, &mut read, &mut restore].map(|t| percentile(t, 50));
