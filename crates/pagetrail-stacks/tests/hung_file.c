@@ -1,8 +1,9 @@
-/* Has code and data of a file mapped whose file system no longer answers: a FUSE server of its own, which stops when
- * everything is mapped. Prints "ready", then writes to the memory after the data until its standard input ends.
+/* Has code and data of a file mapped whose file system no longer answers: a FUSE server of its
+ * own, which stops when everything is mapped. Prints "ready", then writes to the memory after the
+ * data until its standard input ends.
  *
- * The argument is an empty directory, to mount at; only this process and its children see that. It prints what is
- * missing here, and ends with 3. The server ends with it. */
+ * The argument is an empty directory, to mount at; only this process and its children see that. It
+ * prints what is missing here, and ends with 3. The server ends with it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -45,7 +46,8 @@ static void reply(int fd, uint64_t unique, int error, const void *body, size_t s
     if (writev(fd, parts, error ? 1 : 2) < 0 && errno != ENOENT) _exit(4);
 }
 
-/* Answers until `stop` ends; then it takes no request any more. Nothing of what it says may be kept by the kernel. */
+/* Answers until `stop` ends; then it takes no request any more. Nothing of what it says may be kept
+ * by the kernel. */
 static void serve(int fd, int stop) {
     static char request[1 << 17];
     for (;;) {
