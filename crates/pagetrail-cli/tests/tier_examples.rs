@@ -61,7 +61,7 @@ fn the_probe_of_the_daemonset_fails_where_the_status_is_old() {
     assert_eq!(words[5..], ["--max-age", "2m"]);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let directory = directory.path();
-    // Whoever is asked so often says what a daemon says, of so many seconds ago.
+    // A daemon of so many seconds ago.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("its address").to_string();
     let text =

@@ -20,7 +20,7 @@ const SAMPLE: Duration = Duration::from_millis(10);
 /// Memory that is accessed, of each node: more than caches hold, and no more than this.
 const BYTES_MIN: u64 = 16 << 20;
 const BYTES_MAX: u64 = 512 << 20;
-/// Slow memory that takes less than so much longer is not told apart from fast memory.
+/// Slow memory that takes less than so much longer counts as equally fast.
 const RATIO_MIN: f64 = 0.1;
 
 /// What an access takes, in ns, at random addresses: of one that waits for the one before, if it

@@ -165,7 +165,8 @@ impl Settings {
     }
 
     /// RAMinate's, for comparison: pages are ranked by the windows in which they were written, so
-    /// that writes to slow memory become few; reads count for nothing. For sources that tell writes.
+    /// that writes to slow memory become few; reads count for nothing. For sources that report
+    /// writes.
     pub fn by_writes() -> Self {
         Self {
             read_weight: 0,
