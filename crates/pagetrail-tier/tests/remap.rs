@@ -1,0 +1,105 @@
+//! Why pages move by `move_pages(2)`: what the kernel makes of the other way, `UFFDIO_MOVE` of a
+//! page out of its place and of its copy into it. The book's chapter on tiered memory cites this.
+
+#![allow(clippy::print_stderr, reason = "figures for readers of the test")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use pagetrail_tier::nodes;
+
+/// Linux has no `UFFDIO_MOVE` before 6.8.
+const NOT_HERE: i32 = 3;
+
+fn program(directory: &Path) -> PathBuf {
+    let program = directory.join("remap");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/remap.c");
+    let mut cc = Command::new("cc");
+    let cc = cc.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
+    assert!(
+        cc.status().is_ok_and(|status| status.success()),
+        "cc failed"
+    );
+    program
+}
+
+/// What it prints; `None` where the kernel cannot.
+fn remap(arguments: &[&str]) -> Option<String> {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut command = Command::new(program(directory.path()));
+    let output: Output = command.args(arguments).output().expect("it runs");
+    if output.status.code() == Some(NOT_HERE) {
+        pagetrail_skips::not_here("no UFFDIO_MOVE (Linux 6.8), or no userfaultfd");
+        return None;
+    }
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    let line = String::from_utf8(output.stdout).expect("UTF-8");
+    eprintln!("{}: {}", arguments.join(" "), line.trim());
+    Some(line.trim().to_owned())
+}
+
+#[test]
+fn replaced_pages_keep_their_contents_and_are_rarely_waited_for() {
+    const PAGES: u64 = 2048;
+    for (how, kind) in [
+        ("copy", "read"),
+        ("copy", "write"),
+        ("protect", "read"),
+        ("protect", "write"),
+    ] {
+        let Some(line) = remap(&["cost", how, kind, &PAGES.to_string()]) else {
+            return;
+        };
+        let numbers: Vec<u64> = line
+            .split(' ')
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let [moved, again, _, wrong] = numbers[..] else {
+            panic!("{line}");
+        };
+        assert_eq!(wrong, 0, "{how} {kind}: {line}");
+        // A page may be in somebody's hands for a moment.
+        assert!(moved >= PAGES * 9 / 10, "{how} {kind}: {line}");
+        if kind == "read" {
+            assert_eq!(again, 0, "nobody wrote: {line}");
+        }
+    }
+}
+
+/// `tier run` is another process, and could not call it.
+#[test]
+fn no_other_process_can_replace_a_page() {
+    if let Some(line) = remap(&["other"]) {
+        assert_eq!(line, "Invalid argument");
+    }
+}
+
+/// A fork between the two calls finds a hole, for which nobody answers in the child; and as the
+/// child may have the page, the kernel does not put it back.
+#[test]
+fn a_child_that_is_born_meanwhile_reads_zeros() {
+    if let Some(line) = remap(&["fork"]) {
+        assert_eq!(line, "read 0 instead of 4711: Device or resource busy");
+    }
+}
+
+/// The kernel may write by a reference that is no pin, as KVM does for a guest's own guests:
+/// migration sees it and leaves the page, `UFFDIO_MOVE` does not.
+#[test]
+fn references_are_seen_by_migration_alone() {
+    let Some(line) = remap(&["referenced"]) else {
+        return;
+    };
+    let numbers: Vec<i32> = line
+        .split(' ')
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [migrated, replaced] = numbers[..] else {
+        panic!("{line}");
+    };
+    assert_eq!(replaced, 0, "it moved: {line}");
+    match nodes().len() {
+        0 | 1 => pagetrail_skips::not_here("one memory node: migration was not tried"),
+        _ => assert_eq!(migrated, 0, "it did not move: {line}"),
+    }
+}
