@@ -1,5 +1,5 @@
-//! Memory that several processes of a tree have, and that others change as well: each image has what
-//! was there at the instant, wherever its process has mapped it, and whoever wrote it.
+//! Memory that several processes of a tree have, and that others change as well: each image has
+//! what was there at the instant, wherever its process has mapped it.
 
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests print their seed")]

@@ -21,5 +21,6 @@ pub mod posix;
 mod python;
 pub mod shadow;
 pub mod subpage;
+pub mod trees;
 pub mod vm_bench;
 pub mod vm_programs;

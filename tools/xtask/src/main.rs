@@ -31,7 +31,7 @@ use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
 use pagetrail_steps::{steps, tally, victims};
 use pagetrail_suites::{
-    arm64, checkpointer, collector, exact, model, ooh, posix, shadow, subpage, vm_bench,
+    arm64, checkpointer, collector, exact, model, ooh, posix, shadow, subpage, trees, vm_bench,
     vm_programs,
 };
 
@@ -83,6 +83,10 @@ usage: cargo xtask TASK
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
+  bench trees [with COMMAND] [ROUNDS]
+                   what trees of processes cost to track: short lives, 200 processes of 50 MiB, the
+                   live view of them, call stacks (ten minutes); with another build of the command,
+                   whose results are not kept
   bench restore [ROUNDS]
                    CRIU with image files and with a store: dumps, bytes, restores, on this machine
   vm-programs [TEST ..]
@@ -206,6 +210,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
                 collector::bench(&repo, part).map(|()| true)?
             }
             [what, part @ ..] if what == "subpage" => subpage::bench(&repo, part).map(|()| true)?,
+            [what, asked @ ..] if what == "trees" => trees::bench(&repo, asked).map(|()| true)?,
             [what] if what == "vm" => vm_bench::run(&repo).map(|()| true)?,
             _ => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         },
@@ -248,6 +253,8 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         {
             rest.get(3)
         }
+        // It looks at all of them itself.
+        "bench" if rest.first().is_some_and(|arg| arg == "trees") => None,
         "bench"
             if rest
                 .first()

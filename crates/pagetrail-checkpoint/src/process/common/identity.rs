@@ -53,7 +53,7 @@ const SHARED_MEMORY_NUMBERED: (u32, u32) = (5, 9);
 pub(crate) struct Known(BTreeMap<Option<PathBuf>, Arc<Devices>>);
 
 impl Known {
-    /// Those that a process sees.
+    /// The devices that a process sees.
     pub(crate) fn of(&mut self, pid: u32) -> Arc<Devices> {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).ok();
         let devices = self.0.entry(namespace).or_insert_with(|| {
