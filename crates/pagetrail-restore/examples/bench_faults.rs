@@ -20,6 +20,17 @@ use std::time::Duration;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
+/// A program, which ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A toucher, and a directory for it.
 struct Toucher {
     program: PathBuf,
@@ -29,14 +40,14 @@ struct Toucher {
 }
 
 impl Toucher {
-    fn start(&self, is_bare: bool) -> Outcome<Child> {
+    fn start(&self, is_bare: bool) -> Outcome<Running> {
         let output = File::create(self.path("output"))?;
         let mut command = Command::new(&self.program);
         command.arg(self.directory.path());
         command.args([&*self.pages, self.order, "7"]);
         command.args(is_bare.then_some("bare"));
         command.stdin(Stdio::null()).stderr(Stdio::null());
-        Ok(command.stdout(output).spawn()?)
+        Ok(Running(command.stdout(output).spawn()?))
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -68,14 +79,14 @@ impl Toucher {
 
     fn bare(&self) -> Outcome<f64> {
         self.go(true)?;
-        self.start(true)?.wait()?;
+        self.start(true)?.0.wait()?;
         self.result()
     }
 
     /// A checkpoint of it, in a store.
     fn checkpoint(&self, place: &Path) -> Outcome<()> {
         self.go(false)?;
-        let mut child = self.start(false)?;
+        let child = self.start(false)?;
         while !fs::read_to_string(self.path("output"))?.contains("ready") {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -84,11 +95,9 @@ impl Toucher {
             ..ProcessOptions::default()
         };
         let store = Store::create(place, true)?;
-        let mut process = ProcessCheckpointer::attach(child.id(), options)?;
+        let mut process = ProcessCheckpointer::attach(child.0.id(), options)?;
         process.checkpoint(&mut store.writer(WriterOptions::default())?)?;
-        drop(process);
-        child.kill()?;
-        child.wait()?;
+        drop((process, child));
         self.go(true)
     }
 
