@@ -24,6 +24,9 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
+/// How long the next fault is waited for after one, in nanoseconds: about as long as a program
+/// takes to run into it.
+const NEXT_FAULT_NS: i64 = 30_000;
 /// How long a block is waited for that is being unpacked, in nanoseconds: there is a notice of it.
 const NEXT_BLOCK_NS: i64 = 10_000_000;
 
@@ -110,12 +113,14 @@ impl Pager {
     /// children that lack pages, have ended then.
     pub fn finish(mut self) -> Result<Given> {
         let began = Instant::now();
-        // All that is lacked is where it was in the image.
-        let lacking = self.spaces.first().map(|space| space.lacking.clone());
-        let begun = self
-            .ahead
-            .begin(self.image.share(), lacking.unwrap_or_default());
-        begun.map_err(Error::step("unpack pages ahead"))?;
+        // Without an order, another thread would take processor time and be waited for.
+        if self.image.first_touches().is_some() {
+            // All that is lacked is where it was in the image.
+            let lacking = self.spaces.first().map(|space| space.lacking.clone());
+            let lacking = lacking.unwrap_or_default();
+            let begun = self.ahead.begin(self.image.share(), lacking);
+            begun.map_err(Error::step("unpack pages ahead"))?;
+        }
         while !self.spaces.is_empty() {
             let outcome = self.advance();
             outcome.map_err(|error| match error {
@@ -138,7 +143,7 @@ impl Pager {
         self.settle_doubts()?;
         while self.serve()? {
             self.leave_those_that_lack_nothing();
-            self.listen(0)?;
+            self.listen(NEXT_FAULT_NS)?;
             self.settle_doubts()?;
         }
         self.leave_those_that_lack_nothing();
