@@ -164,7 +164,7 @@ impl Pager {
                 continue;
             };
             // While the memory of one is being changed, another can be filled.
-            if self.bring(index, piece, piece.range.start(), false)? != Brought::Changing {
+            if self.bring(index, piece, piece.range.start())? != Brought::Changing {
                 self.shortage.has_passed();
                 return Ok(());
             }
@@ -349,7 +349,7 @@ impl Pager {
                 }
                 // It was moved, or its memory is being changed.
             }
-            return self.bring(index, piece, address, true);
+            return self.bring(index, piece, address);
         }
         let space = &mut self.spaces[index];
         let Some(page) = PageRange::new(address, address + page_size()) else {
@@ -368,9 +368,8 @@ impl Pager {
         Ok(Brought::All)
     }
 
-    /// Brings the block of the store that a lacked page is in, as far as it is lacked around it;
-    /// first the page, where a thread `waits` for it.
-    fn bring(&mut self, index: usize, piece: Piece, address: u64, waits: bool) -> Result<Brought> {
+    /// Brings the block of the store that a lacked page is in, as far as it is lacked around it.
+    fn bring(&mut self, index: usize, piece: Piece, address: u64) -> Result<Brought> {
         let from = piece.from + (address - piece.range.start());
         let block = self.image.block(from);
         // All that is lacked has contents.
@@ -379,12 +378,7 @@ impl Pager {
                 "the checkpoint contradicts itself about the page at {from:#x}"
             )));
         };
-        // Who goes through its memory needs all of the block at once.
-        let goes_on = part.range.start() == self.spaces[index].next;
-        let brought = match waits && !goes_on {
-            true => self.bring_waited(index, part, address)?,
-            false => self.bring_part(index, part)?,
-        };
+        let brought = self.bring_part(index, part)?;
         if let Some(block) = block {
             self.ahead.was_brought(block);
         }
@@ -407,19 +401,6 @@ impl Pager {
         self.image.read(there, &mut self.contents)?;
         let space = &mut self.spaces[index];
         space.fill_part(part, &self.contents, &mut self.given.pages)
-    }
-
-    /// Brings the page that a thread waits for, and then those that were unpacked with it.
-    fn bring_waited(&mut self, index: usize, part: Piece, address: u64) -> Result<Brought> {
-        let page = PageRange::new(address, address + page_size());
-        let Some(first) = page.and_then(|page| part.within(page)) else {
-            return self.bring_part(index, part);
-        };
-        // The image keeps what it has unpacked.
-        match self.bring_part(index, first)? {
-            Brought::All => self.bring_part(index, part),
-            other => Ok(other),
-        }
     }
 
     /// Gives a block that was unpacked ahead to all that lack it where it is in the image; tells
