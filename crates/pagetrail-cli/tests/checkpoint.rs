@@ -315,6 +315,37 @@ fn a_number_without_an_interval_is_taken_without_delay() {
 }
 
 #[test]
+fn checkpoints_come_no_sooner_than_their_budget_allows() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let here = directory.path();
+    let busy = Running::busy();
+    let pid = busy.pid();
+    let take = ["checkpoint", "-p", &pid, "--store", "s"];
+    let budget = ["--every", "1ms..1s", "--max-overhead", "2%"];
+    let count = ["--count", "5"];
+    let taken = json(here, &[&take[..], &budget, &count].concat());
+    assert_eq!(taken.len(), 5);
+    for pair in taken.windows(2) {
+        let overhead = &pair[0]["overhead"];
+        assert_eq!(overhead["allowed_share"].as_f64(), Some(0.02));
+        let stopped = overhead["stopped_ns"].as_u64().expect("a number");
+        let next = overhead["next_ns"].as_u64().expect("a number");
+        assert!(stopped >= pair[0]["pause_ns"].as_u64().expect("a number"));
+        // Its pauses alone take that much.
+        assert!(next >= (stopped * 50).min(1_000_000_000) / 2, "{overhead}");
+        let at = |taken: &Value| taken["taken_unix_ns"].as_u64().expect("a number");
+        assert!(at(&pair[1]) - at(&pair[0]) >= next, "{pair:?}");
+    }
+    let line = |arguments: &[&str]| error_line(&run(here, arguments), 2);
+    let range = [&take[..], &["--every", "1s..2s"]].concat();
+    assert!(line(&range).contains("within which --max-overhead chooses"));
+    let of_tree = [&range[..], &["--tree"]].concat();
+    assert!(line(&of_tree).contains("within which --max-overhead chooses"));
+    let no_interval = [&take[..], &["--max-overhead", "2%"]].concat();
+    assert_eq!(run(here, &no_interval).status.code(), Some(2));
+}
+
+#[test]
 fn what_cannot_be_done_is_one_line() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use pagetrail_checkpoint::{Compression, Label, Mode, Retention, Store};
 
 use crate::args::{TechniqueChoice, duration, technique_parser};
-use crate::session::find;
+use crate::session::{find, pace};
 
 /// The subcommands about checkpoints.
 #[derive(Subcommand, Debug)]
@@ -58,6 +59,7 @@ pub(crate) enum CheckpointCommand {
         pagetrail checkpoint -p 1234 --store saved --every 5s --keep 10\n  \
         pagetrail checkpoint --tree -p 1234 --store saved-tree --every 5s --keep 10\n  \
         pagetrail checkpoint --cgroup /sys/fs/cgroup/web --store saved-web\n  \
+        pagetrail checkpoint -p 1234 --store saved --every 1s..1m --max-overhead 2%\n  \
         pagetrail checkpoint -p 1234 --store saved --label before-upgrade\n  \
         pagetrail checkpoint --store saved --every 1m --keep 10 -- ./prog\n  \
         pagetrail checkpoint --restorable -p 1234 --store saved\n  \
@@ -200,9 +202,24 @@ pub(crate) struct TakeArgs {
         allow_hyphen_values = true
     )]
     pub(crate) criu_arg: Vec<String>,
-    /// Take one after the other, at this interval with its unit, until the process ends, or Ctrl-C
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    pub(crate) every: Option<Duration>,
+    /// Take one after the other, at this interval with its unit, until the process ends, or Ctrl-C;
+    /// with --max-overhead, between two, as 1s..1m
+    #[arg(long, value_name = "TIME", value_parser = pace::interval)]
+    pub(crate) every: Option<pace::Interval>,
+    /// Let checkpoints slow the process down by no more than this share of its time, such as 3%:
+    /// where they would, the interval is stretched, up to ten times or to the end of --every 1s..1m
+    ///
+    /// Counted are the faults by which writes are noticed and the pauses; not the processors that
+    /// copying, compressing and writing take, which the process may not need. Where the longest
+    /// interval does not suffice, checkpoints are taken at that, and a line says so.
+    #[arg(
+        long,
+        value_name = "SHARE",
+        value_parser = pace::share,
+        requires = "every",
+        conflicts_with_all = ["vm", "tree"]
+    )]
+    pub(crate) max_overhead: Option<pace::Share>,
     /// Stop after this many checkpoints; without --every, one right after the other
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) count: Option<u32>,
@@ -251,6 +268,22 @@ pub(crate) struct TakeArgs {
     /// Write a JSON document to standard output for each checkpoint, a line each
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl TakeArgs {
+    /// The time from one checkpoint to the next, the shortest where there is a budget.
+    pub(crate) fn interval(&self) -> Option<Duration> {
+        self.every.map(|interval| interval.shortest)
+    }
+
+    /// What checkpoints may cost, if there is a budget.
+    pub(crate) fn budget(&self) -> Result<Option<pace::Budget>> {
+        let Some(interval) = self.every else {
+            return Ok(None);
+        };
+        let max_overhead = self.max_overhead;
+        pace::BudgetArgs { max_overhead }.budget(interval, "--every")
+    }
 }
 
 /// How to write to a store.

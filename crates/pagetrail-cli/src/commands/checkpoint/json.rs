@@ -1,6 +1,7 @@
 //! Checkpoints as JSON, schema 1. Within a schema number fields are only ever added; addresses are
 //! hexadecimal text, sizes bytes, times nanoseconds.
 
+use pagetrail::Overhead;
 use pagetrail_checkpoint::{Label, Manifest, MappingDiff, Pruned, Repaired, Survey, Verified};
 use serde_json::{Value, json};
 
@@ -31,6 +32,22 @@ pub(crate) fn checkpoint(manifest: &Manifest) -> Value {
         "pause_ns": cost.pause_ns,
         "total_ns": cost.total_ns,
     })
+}
+
+/// A checkpoint that was just taken, and what it cost the process where that is known.
+pub(super) fn taken(manifest: &Manifest, overhead: Option<Overhead>) -> Value {
+    let mut document = checkpoint(manifest);
+    if let Some(overhead) = overhead {
+        document["overhead"] = json!({
+            "allowed_share": overhead.allowed,
+            "share": overhead.share,
+            "faults": overhead.faults,
+            "stopped_ns": overhead.stopped.as_nanos() as u64,
+            "next_ns": overhead.next.as_nanos() as u64,
+            "is_kept": overhead.is_kept,
+        });
+    }
+    document
 }
 
 /// The list of `log`.

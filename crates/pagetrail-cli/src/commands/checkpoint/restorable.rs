@@ -49,6 +49,7 @@ fn refuse_for_criu(args: &TakeArgs) -> Result<()> {
         ("--vm", args.vm),
         ("--mode", args.mode != ModeArg::Precopy),
         ("--max-pause", args.max_pause.is_some()),
+        ("--max-overhead", args.max_overhead.is_some()),
         ("--technique", args.technique.0 != Choice::Auto),
         ("--trust-subpages", args.trust_subpages),
         ("--report-again", args.report_again),

@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail::{Ended, State, Target};
-use pagetrail_checkpoint::{Error, Manifest, ProcessCheckpointer, ProcessOptions, Writer};
+use pagetrail_checkpoint::{
+    Error, Manifest, MaxOverhead, ProcessCheckpointer, ProcessOptions, Writer,
+};
 use pagetrail_criu::lineage::{self, By};
 use pagetrail_report::words;
 
 use super::args::TakeArgs;
 use super::metrics::Metrics;
 use super::{json, plain, text, writer};
+use crate::args::DURATION_MAX;
 use crate::exit;
 use crate::session::guest;
 use crate::session::schedule::Schedule;
@@ -43,10 +46,16 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
         }
         None => {}
     }
+    let budget = args.budget()?;
     let mut writer = writer(&args.store, &args.writing, true)?;
     let options = ProcessOptions {
         mode: args.mode.into(),
         max_pause: args.max_pause,
+        max_overhead: budget.map(|budget| MaxOverhead {
+            share: budget.share,
+            shortest: *budget.intervals.start(),
+            longest: *budget.intervals.end(),
+        }),
         technique: args.technique.0,
         trust_subpages: args.trust_subpages,
         report_again: args.report_again,
@@ -84,11 +93,12 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
         was_restored,
         ended: None,
         shown: false,
+        is_kept: true,
     };
     if is_program {
         return session.of_program(&mut writer);
     }
-    match (args.every, args.count) {
+    match (args.interval(), args.count) {
         (Some(interval), _) => session.repeat(&mut writer, interval),
         (None, Some(_)) => session.repeat(&mut writer, NO_INTERVAL),
         (None, None) => {
@@ -136,6 +146,8 @@ struct Session<'a> {
     ended: Option<Option<Ended>>,
     /// Whether the progress line is on the screen.
     shown: bool,
+    /// Whether the budget was kept by the last checkpoint.
+    is_kept: bool,
 }
 
 impl Session<'_> {
@@ -151,20 +163,29 @@ impl Session<'_> {
             writer.prune(keep as usize).map_err(plain)?;
         }
         self.erase();
-        let line = match self.args.json {
-            true => json::checkpoint(&manifest).to_string(),
-            false => text::taken(&manifest),
+        let overhead = self.process.overhead();
+        let line = match (self.args.json, overhead) {
+            (true, _) => json::taken(&manifest, overhead).to_string(),
+            (false, Some(overhead)) => {
+                format!("{}, {}", text::taken(&manifest), text::overhead(&overhead))
+            }
+            (false, None) => text::taken(&manifest),
         };
         match self.is_program {
             true => exit::message(&line),
             false => writeln!(io::stdout(), "{line}").context("cannot write to standard output")?,
+        }
+        if let Some(overhead) = overhead
+            && std::mem::replace(&mut self.is_kept, overhead.is_kept) != overhead.is_kept
+        {
+            exit::message(&text::budget(&overhead));
         }
         Ok(manifest)
     }
 
     /// Takes checkpoints of a program from an interval after its start on, and waits for its end.
     fn of_program(&mut self, writer: &mut Writer) -> Result<ExitCode> {
-        let interval = self.args.every.unwrap_or(NO_INTERVAL);
+        let interval = self.args.interval().unwrap_or(NO_INTERVAL);
         let failure = match self.wait_until(Instant::now() + interval, 0) {
             true => self.repeat(writer, interval),
             false => Ok(ExitCode::SUCCESS),
@@ -213,7 +234,14 @@ impl Session<'_> {
             if self.args.count.is_some_and(|count| taken >= count) {
                 break;
             }
-            schedule.advance(Instant::now());
+            let now = Instant::now();
+            schedule.advance(now);
+            // One that failed is tried again after the shortest interval.
+            if failure.is_none()
+                && let Some(next) = self.process.next_checkpoint()
+            {
+                schedule.set_next_within(next, now, DURATION_MAX);
+            }
             if !self.wait_until(schedule.deadline(), taken) {
                 break;
             }

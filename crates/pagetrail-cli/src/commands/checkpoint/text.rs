@@ -5,6 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use comfy_table::{Table, presets};
+use pagetrail::Overhead;
 use pagetrail_checkpoint::{Label, Manifest, MappingDiff, Process};
 
 use pagetrail_report::words;
@@ -26,6 +27,28 @@ pub(super) fn taken(manifest: &Manifest) -> String {
         words::time(cost.pause_ns as f64),
         words::time(cost.total_ns as f64)
     )
+}
+
+/// What a checkpoint has cost the process.
+pub(super) fn overhead(overhead: &Overhead) -> String {
+    format!(
+        "cost {:.1}% of its time, next in {}",
+        overhead.share * 100.0,
+        words::time(overhead.next.as_nanos() as f64)
+    )
+}
+
+/// Says that the budget is not kept, or is again.
+pub(super) fn budget(overhead: &Overhead) -> String {
+    let allowed = overhead.allowed * 100.0;
+    match overhead.is_kept {
+        true => format!("checkpoints cost the process no more than {allowed:.1}% again"),
+        false => format!(
+            "checkpoints cost the process more than {allowed:.1}% of its time even at the longest \
+             interval, {}; they are taken at that",
+            words::time(overhead.next.as_nanos() as f64)
+        ),
+    }
 }
 
 /// One that CRIU has just made.

@@ -26,6 +26,7 @@ const POLL: Duration = Duration::from_millis(100);
 
 /// Takes checkpoints of a tree.
 pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
+    args.budget()?;
     // First, so that a wrong PID leaves no empty store.
     let target = match &args.cgroup {
         Some(path) => Target::cgroup(path)?,
@@ -56,7 +57,7 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
         one(&mut tree, args)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let interval = args.every.unwrap_or(Duration::from_nanos(1));
+    let interval = args.interval().unwrap_or(Duration::from_nanos(1));
     let mut schedule = Schedule::new(Instant::now(), interval, None);
     let (mut taken, mut has_failed) = (0, false);
     loop {

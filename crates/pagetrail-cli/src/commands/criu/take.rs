@@ -27,6 +27,7 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
     let Some(pid) = args.pid else {
         bail!("--restorable takes a running process: -p PID");
     };
+    args.budget()?;
     // First, so that what cannot be done leaves no empty store.
     Target::process(pid)?;
     let engine = Engine::find().map_err(with_cure)?;
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
         dumps.writer().label_next(label.clone());
     }
     let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
-    let interval = args.every.unwrap_or(NO_INTERVAL);
+    let interval = args.interval().unwrap_or(NO_INTERVAL);
     let count = args.count.or(args.every.is_none().then_some(1));
     let mut schedule = Schedule::new(Instant::now(), interval, None);
     let mut chain = Chain::new(&engine, pid, &args.criu_arg);
