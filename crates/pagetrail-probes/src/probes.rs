@@ -288,6 +288,26 @@ impl Probes {
         set.map_err(failed)
     }
 
+    /// Counts threads, too, that are there already, and what they start from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotHere`]: the kernel refuses, or knows these threads by other numbers than this
+    /// process does.
+    pub fn follow(&mut self, threads: &[u32]) -> Result<(), Error> {
+        if self.me()? as i32 != rustix::thread::gettid().as_raw_pid() {
+            let line = "threads that run already cannot be probed from a PID namespace of its own";
+            return Err(Error::NotHere(line.into()));
+        }
+        for thread in threads {
+            let set = self
+                .members
+                .set(&thread.to_ne_bytes(), &MEMBER.to_ne_bytes());
+            set.map_err(|error| refused("cannot probe a thread", error))?;
+        }
+        Ok(())
+    }
+
     /// What has been found since [`Probes::begin`]. What was started then and still runs is
     /// counted on.
     ///
