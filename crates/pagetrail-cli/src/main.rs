@@ -18,6 +18,9 @@ use clap::{CommandFactory, FromArgMatches};
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
+    if commands::compare::is_first_process() {
+        return commands::compare::first_process();
+    }
     let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return usage(&error),

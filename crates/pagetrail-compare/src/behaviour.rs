@@ -3,8 +3,10 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
+use serde::{Deserialize, Serialize};
+
 /// How a program ended, and what it wrote.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Behaviour {
     /// How it ended.
     pub end: End,
@@ -17,7 +19,7 @@ pub struct Behaviour {
 }
 
 /// How a program ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum End {
     /// With this exit code.
     Exited(i32),
@@ -30,7 +32,7 @@ pub enum End {
 }
 
 /// What was written, in short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest {
     bytes: u64,
     hash: u64,

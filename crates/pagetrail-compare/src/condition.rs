@@ -210,7 +210,7 @@ mod tests {
             ("vm>", "it ends with no number"),
             ("vm>1.1", "it ends with no x"),
             (">1x", "'' is no environment"),
-            ("kvm>1x", "'kvm' is no environment"),
+            ("xen>1x", "'xen' is no environment"),
             ("memory/>1x", "'' is no environment"),
             ("tracked:magic>1x", "magic"),
         ] {

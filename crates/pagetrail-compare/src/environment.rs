@@ -5,6 +5,7 @@
 //!             | "tracked:" technique [ "@" time ]
 //!             | "heap:" sub-pages
 //!             | "vm" | ( "vm:record" | "vm:access" ) [ "@" time ]
+//!             | "kvm" | "kvm:shadow"
 //! ```
 
 use std::fmt;
@@ -41,6 +42,17 @@ pub enum Environment {
     },
     /// As the guest of the process-level virtual machine.
     Vm(Rounds),
+    /// In a virtual machine with a Linux kernel of its own.
+    Kvm(Paging),
+}
+
+/// How a virtual machine's addresses are translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paging {
+    /// By the processor, with a second page table (EPT, NPT).
+    Nested,
+    /// By KVM, which keeps copies of the guest's page tables with the host's addresses.
+    Shadow,
 }
 
 /// What is collected from a guest.
@@ -69,6 +81,8 @@ impl Environment {
             Self::Vm(Rounds::None) => "vm",
             Self::Vm(Rounds::Writes(_)) => "vm-record",
             Self::Vm(Rounds::Accesses(_)) => "vm-access",
+            Self::Kvm(Paging::Nested) => "kvm",
+            Self::Kvm(Paging::Shadow) => "kvm-shadow",
         }
     }
 }
@@ -85,6 +99,8 @@ impl fmt::Display for Environment {
             Self::Vm(Rounds::None) => ("vm".to_owned(), INTERVAL),
             Self::Vm(Rounds::Writes(interval)) => ("vm:record".to_owned(), *interval),
             Self::Vm(Rounds::Accesses(interval)) => ("vm:access".to_owned(), *interval),
+            Self::Kvm(Paging::Nested) => ("kvm".to_owned(), INTERVAL),
+            Self::Kvm(Paging::Shadow) => ("kvm:shadow".to_owned(), INTERVAL),
         };
         f.write_str(&name)?;
         if interval != INTERVAL {
@@ -120,6 +136,8 @@ impl FromStr for Environment {
             }
             Some(("vm", "record")) => Self::Vm(Rounds::Writes(rounds_last)),
             Some(("vm", "access")) => Self::Vm(Rounds::Accesses(rounds_last)),
+            Some(("kvm", "shadow")) => Self::Kvm(Paging::Shadow),
+            None if name == "kvm" => Self::Kvm(Paging::Nested),
             None if name == "vm" => Self::Vm(Rounds::None),
             None if name == "native" => Self::Native,
             _ => return Err(unknown(name)),
@@ -144,7 +162,7 @@ impl Environment {
 fn unknown(name: &str) -> BadEnvironment {
     BadEnvironment(format!(
         "'{name}' is no environment; there are native, tracked:TECHNIQUE[@TIME], heap:N, vm, \
-         vm:record[@TIME] and vm:access[@TIME]"
+         vm:record[@TIME], vm:access[@TIME], kvm and kvm:shadow"
     ))
 }
 
@@ -174,6 +192,8 @@ mod tests {
             "vm",
             "vm:record",
             "vm:access@20ms",
+            "kvm",
+            "kvm:shadow",
         ] {
             let environment: Environment = word.parse().expect(word);
             assert_eq!(environment.to_string(), word);
@@ -187,7 +207,8 @@ mod tests {
         for (word, part) in [
             ("", "there are native"),
             ("nativ", "'nativ' is no environment"),
-            ("kvm", "'kvm' is no environment"),
+            ("kvm:nested", "'kvm:nested' is no environment"),
+            ("kvm@10ms", "kvm has no rounds"),
             ("vm:recrod", "there are native"),
             ("tracked", "tracked:TECHNIQUE"),
             ("tracked:magic", "magic"),

@@ -13,6 +13,7 @@
 pub mod behaviour;
 pub mod condition;
 pub mod environment;
+pub mod guest;
 pub mod method;
 pub mod page;
 mod progress;

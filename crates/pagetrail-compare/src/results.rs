@@ -1,5 +1,7 @@
 //! [`Comparison`]: what was found; serialized, it is the document of docs/compare-format.md.
 
+use std::collections::BTreeMap;
+
 use pagetrail_probes::Found;
 use serde::Serialize;
 
@@ -36,6 +38,9 @@ pub struct Comparison {
     pub(crate) seed: u64,
     /// What was not measured, and why.
     pub(crate) absent: Vec<Absent>,
+    /// What else there is to say of environments.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
     pub(crate) suites: Vec<SuiteResult>,
     /// Over the suites; empty where there is one.
     pub(crate) overall: Vec<Score>,
@@ -106,6 +111,9 @@ pub struct Measured {
     /// How the program behaves differently here.
     pub(crate) differs: Option<String>,
     pub(crate) counts: CountMedians,
+    /// Medians of what KVM has counted of the virtual machine in a run, where it could be read.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) kvm: BTreeMap<String, f64>,
     /// What probes have found in one more run, where that was asked for and could be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) probed: Option<Found>,
@@ -129,9 +137,15 @@ impl Comparison {
             against,
             seed,
             absent,
+            notes: Vec::new(),
             suites,
             overall,
         }
+    }
+
+    /// With lines about environments.
+    pub(crate) fn with_notes(self, notes: Vec<String>) -> Self {
+        Self { notes, ..self }
     }
 
     /// Whether a program fails or behaves differently in an environment than in the one that it is

@@ -1,12 +1,14 @@
 //! [`Sample`]: what one run gave.
 
-use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
 
 use crate::behaviour::Behaviour;
 use crate::statistics::Estimate;
 
 /// What one run gave.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sample {
     /// How long the work took: of a program, from its start to its end; of a test of a suite, what
     /// the test itself measured.
@@ -15,10 +17,13 @@ pub struct Sample {
     pub counts: Counts,
     /// What it did.
     pub behaviour: Behaviour,
+    /// What KVM has counted of the virtual machine meanwhile, by the names of its counters; those
+    /// that are missing have not changed.
+    pub kvm: BTreeMap<String, i64>,
 }
 
 /// What the kernel counted in a run: where the time went.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// Processor time of the program and its children in user mode.
     pub user_ns: f64,
@@ -67,4 +72,16 @@ impl CountMedians {
             pages: median(|counts| counts.pages),
         }
     }
+}
+
+/// Medians of KVM's counters over the runs.
+pub(crate) fn kvm_medians(samples: &[Sample]) -> BTreeMap<String, f64> {
+    let names = samples.iter().flat_map(|sample| sample.kvm.keys());
+    let names: BTreeSet<&String> = names.collect();
+    let medians = names.into_iter().map(|name| {
+        let counts = samples.iter();
+        let counts = counts.map(|sample| *sample.kvm.get(name).unwrap_or(&0) as f64);
+        (name.clone(), Estimate::of(counts).median)
+    });
+    medians.collect()
 }

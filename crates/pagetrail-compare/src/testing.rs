@@ -1,5 +1,6 @@
 //! [`Fake`]: a machine whose environments are slower by known factors, with a clock of its own.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -30,6 +31,8 @@ pub(crate) struct Fake {
     outputs: Vec<(&'static str, &'static str)>,
     drift: f64,
     failing: Vec<&'static str>,
+    apart: Vec<&'static str>,
+    counters: Vec<(&'static str, &'static str, i64)>,
 }
 
 impl Fake {
@@ -43,6 +46,8 @@ impl Fake {
             outputs: Vec::new(),
             drift: 1.0,
             failing: Vec::new(),
+            apart: Vec::new(),
+            counters: Vec::new(),
         }
     }
 
@@ -67,6 +72,29 @@ impl Fake {
         self
     }
 
+    /// Nothing that runs there means anything.
+    pub(crate) fn apart(mut self, environment: &'static str) -> Self {
+        self.apart.push(environment);
+        self
+    }
+
+    /// KVM counts so many of these there in every run.
+    pub(crate) fn counting(
+        mut self,
+        environment: &'static str,
+        counter: &'static str,
+        count: i64,
+    ) -> Self {
+        self.counters.push((environment, counter, count));
+        self
+    }
+
+    fn kvm(&self, environment: &str) -> BTreeMap<String, i64> {
+        let own = self.counters.iter().filter(|(of, ..)| *of == environment);
+        own.map(|(_, counter, count)| ((*counter).to_owned(), *count))
+            .collect()
+    }
+
     /// Each run takes so many times as long as it would have taken one run earlier.
     pub(crate) fn drifting(mut self, factor: f64) -> Self {
         self.drift = factor;
@@ -86,6 +114,9 @@ impl Runner for Fake {
         if self.failing.contains(&&*name) {
             return Ok(Outcome::Failed("it is wrong".into()));
         }
+        if self.apart.contains(&&*name) {
+            return Ok(Outcome::Apart("it means nothing".into()));
+        }
         let noise = 1.0 + NOISE * (2.0 * self.random.share() - 1.0);
         let drift = self.drift.powi(self.runs.len() as i32);
         let time = RUN.mul_f64(factor * noise * drift);
@@ -95,6 +126,7 @@ impl Runner for Fake {
             Some((_, output)) => (*output).to_owned(),
             None => "same".to_owned(),
         };
+        let kvm = self.kvm(&name);
         self.runs.push(name);
         Ok(Outcome::Ran(Sample {
             time_ns: time.as_nanos() as f64,
@@ -109,6 +141,7 @@ impl Runner for Fake {
                 errors: Digest::of(b""),
                 message: String::new(),
             },
+            kvm,
         }))
     }
 

@@ -1,8 +1,9 @@
 //! The comparison as tables: `sheets` for any medium, [`write()`] for a terminal or a pipe.
 
+mod kernel;
+
 use std::io::{self, Write};
 
-use pagetrail_probes::Found;
 use pagetrail_report::sheet::{Sheet, write_sheet};
 use pagetrail_report::words;
 
@@ -27,11 +28,6 @@ rounds to tell a difference from noise; six are the fewest";
 const NOTE_COUNTS: &str = "medians of a run: processor time of the program and its children in user mode and in the kernel, and of the \
 tracker beside it; page faults; how often a thread gave up its processor or had to; rounds of the tracker and pages in them";
 
-const NOTE_FUNCTIONS: &str = "of one more run, by all of its threads: calls, each counted; times of the timed ones, without what timing costs; what \
-a function calls is part of its time, and so are the probes of what is timed there";
-
-const NOTE_EVENTS: &str = "of one more run, by all of its threads: exits of virtual machines by reason, tracepoints by name";
-
 /// The line about where and how it was measured.
 pub(crate) fn setting(comparison: &Comparison) -> String {
     let tests = || comparison.suites.iter().flat_map(|suite| &suite.tests);
@@ -55,13 +51,14 @@ pub(crate) fn setting(comparison: &Comparison) -> String {
 pub(crate) fn notices(comparison: &Comparison) -> Vec<String> {
     let absent = comparison.absent.iter();
     let absent = absent.map(|absent| format!("not here: {}: {}", absent.name, absent.reason));
+    let notes = comparison.notes.iter().cloned();
     let suites = comparison.suites.iter();
     let tests = suites.flat_map(|suite| suite.tests.iter().map(move |test| (suite, test)));
     let notices = tests.flat_map(|(suite, test)| match suite.tests.len() {
         1 => notices_of(&test.name, test),
         _ => notices_of(&format!("{}/{}", suite.name, test.name), test),
     });
-    absent.chain(notices).collect()
+    notes.chain(absent).chain(notices).collect()
 }
 
 fn notices_of(name: &str, test: &TestResult) -> Vec<String> {
@@ -104,99 +101,10 @@ pub(crate) fn sheets(comparison: &Comparison) -> Vec<Sheet> {
     let suites = comparison.suites.iter();
     sheets.extend(suites.map(counts));
     let suites = comparison.suites.iter();
-    sheets.extend(suites.clone().filter_map(functions));
-    sheets.extend(suites.filter_map(events));
+    sheets.extend(suites.clone().filter_map(kernel::counters));
+    sheets.extend(suites.clone().filter_map(kernel::functions));
+    sheets.extend(suites.filter_map(kernel::events));
     sheets
-}
-
-/// Functions that were timed, if any were.
-fn functions(suite: &SuiteResult) -> Option<Sheet> {
-    let mut rows = Vec::new();
-    let mut timer_ns = 0.0;
-    for (labels, found) in probed(suite) {
-        timer_ns = found.timer_ns;
-        for (at, function) in found.functions.iter().enumerate() {
-            let mut row = if at == 0 {
-                labels.clone()
-            } else {
-                vec![String::new(); 2]
-            };
-            row.extend([
-                function.name.clone(),
-                words::count(function.calls),
-                words::count(function.samples),
-            ]);
-            let times = [
-                function.mean_ns,
-                function.deviation_ns,
-                function.least_ns,
-                function.most_ns,
-            ];
-            row.extend(times.map(|time| match function.samples {
-                0 => String::new(),
-                _ => words::time(time.max(0.0)),
-            }));
-            rows.push(row);
-        }
-    }
-    (!rows.is_empty()).then(|| Sheet {
-        title: format!(
-            "Functions: {} (the timer takes {})",
-            words::printable(&suite.name),
-            words::time(timer_ns)
-        ),
-        heads: heads(&[
-            "test",
-            "environment",
-            "function",
-            "calls",
-            "timed",
-            "mean",
-            "deviation",
-            "least",
-            "most",
-        ]),
-        labels: 3,
-        rows,
-        note: NOTE_FUNCTIONS,
-    })
-}
-
-/// Exits and tracepoints, if there were any.
-fn events(suite: &SuiteResult) -> Option<Sheet> {
-    let mut rows = Vec::new();
-    for (labels, found) in probed(suite) {
-        let exits = found.exits.iter();
-        let exits = exits.map(|exit| (format!("exit {}", exit.name), exit.count));
-        let events = found.events.iter();
-        let events = events.map(|event| (event.name.clone(), event.count));
-        for (at, (name, count)) in exits.chain(events).enumerate() {
-            let mut row = if at == 0 {
-                labels.clone()
-            } else {
-                vec![String::new(); 2]
-            };
-            row.extend([words::printable(&name).into_owned(), words::count(count)]);
-            rows.push(row);
-        }
-    }
-    (!rows.is_empty()).then(|| Sheet {
-        title: format!("Exits and events: {}", words::printable(&suite.name)),
-        heads: heads(&["test", "environment", "what", "count"]),
-        labels: 3,
-        rows,
-        note: NOTE_EVENTS,
-    })
-}
-
-/// What was found by probes, with the labels of its rows.
-fn probed(suite: &SuiteResult) -> impl Iterator<Item = (Vec<String>, &Found)> {
-    suite.tests.iter().flat_map(|test| {
-        let places = test.environments.iter();
-        let probed = places.filter_map(|measured| Some((measured, measured.probed.as_ref()?)));
-        let rows = probed.enumerate();
-        rows.map(move |(at, (measured, found))| (labels(at, test, measured), found))
-    })
 }
 
 fn scores(comparison: &Comparison) -> Sheet {

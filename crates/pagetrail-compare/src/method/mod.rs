@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use pagetrail_probes::Found;
+use serde::{Deserialize, Serialize};
 
 use self::running::{Place, Running};
 use crate::environment::Environment;
@@ -96,15 +97,22 @@ pub trait Runner {
 
     /// The time since some instant.
     fn now(&self) -> Duration;
+
+    /// What there is to say of environments, when all has run: a line each.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// What became of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Outcome {
     /// The program ran.
     Ran(Sample),
     /// The environment, or the test, is not here; the reason.
     NotHere(String),
+    /// This test means nothing in this environment, where others can be measured; the reason.
+    Apart(String),
     /// The test has failed there, so that its time means nothing; the reason.
     Failed(String),
 }
@@ -135,6 +143,7 @@ pub fn compare(
     if plan.probe {
         session.probe()?;
     }
+    let notes = session.runner.notes();
     let Session { tests, absent, .. } = session;
     let suites = plan.suites.iter().map(|suite| {
         let own = tests.iter().filter(|test| test.suite == suite.name);
@@ -147,7 +156,8 @@ pub fn compare(
     });
     let suites = suites.filter(|suite| !suite.tests.is_empty()).collect();
     let against = plan.against.to_string();
-    Ok(Comparison::new(setting, against, plan.seed, absent, suites))
+    let comparison = Comparison::new(setting, against, plan.seed, absent, suites);
+    Ok(comparison.with_notes(notes))
 }
 
 struct Session<'a> {
@@ -193,7 +203,10 @@ impl<'a> Session<'a> {
                         .environments
                         .push(Place::new(environment, cost)),
                     // Where nothing else can be compared with it, nothing is.
-                    (Outcome::NotHere(reason) | Outcome::Failed(reason), None) => {
+                    (
+                        Outcome::NotHere(reason) | Outcome::Apart(reason) | Outcome::Failed(reason),
+                        None,
+                    ) => {
                         let name = named.clone();
                         self.absent.push(Absent { name, reason });
                         break;
@@ -201,6 +214,10 @@ impl<'a> Session<'a> {
                     (Outcome::NotHere(reason), Some(_)) => {
                         missing.push(environment);
                         let name = environment.to_string();
+                        self.absent.push(Absent { name, reason });
+                    }
+                    (Outcome::Apart(reason), Some(_)) => {
+                        let name = format!("{}/{test} in {environment}", suite.name);
                         self.absent.push(Absent { name, reason });
                     }
                     (Outcome::Failed(reason), Some(running)) => {
@@ -345,7 +362,9 @@ impl<'a> Session<'a> {
         place.cost = (place.cost + cost) / 2;
         let sample = match outcome {
             Outcome::Ran(sample) => sample,
-            Outcome::NotHere(reason) | Outcome::Failed(reason) => return Ok(Err(reason)),
+            Outcome::NotHere(reason) | Outcome::Apart(reason) | Outcome::Failed(reason) => {
+                return Ok(Err(reason));
+            }
         };
         let differs = match at {
             0 => running.expected.again(&sample.behaviour),

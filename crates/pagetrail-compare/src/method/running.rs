@@ -8,7 +8,7 @@ use super::Plan;
 use crate::behaviour::{End, Expected};
 use crate::environment::Environment;
 use crate::results::{Failure, Measured, TestResult};
-use crate::sample::{CountMedians, Sample};
+use crate::sample::{CountMedians, Sample, kvm_medians};
 use crate::statistics::{Estimate, are_too_few, confidence};
 
 /// A test while it is measured.
@@ -124,6 +124,7 @@ impl<'a> Running<'a> {
             too_few_rounds,
             differs: place.differs.clone().or_else(differs),
             counts: CountMedians::of(&place.samples),
+            kvm: kvm_medians(&place.samples),
             probed: place.probed.clone(),
         }
     }

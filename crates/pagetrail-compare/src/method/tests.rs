@@ -182,3 +182,47 @@ fn a_program_that_behaves_differently_is_named() {
         Some("standard output")
     );
 }
+
+#[test]
+fn counters_of_virtual_machines_are_in_the_result_and_in_a_table() {
+    let mut fake = Fake::new(3)
+        .counting("kvm", "exits", 120)
+        .counting("kvm", "pages_4k", -12)
+        .counting("kvm:shadow", "exits", 98_765)
+        .counting("kvm:shadow", "mmu_pte_write", 4_096);
+    let environments = ["kvm", "kvm:shadow"];
+    let comparison = compared(&plan(&environments, Length::Rounds(6)), &mut fake);
+    assert!(measured(&comparison, "native").kvm.is_empty());
+    assert_eq!(measured(&comparison, "kvm:shadow").kvm["exits"], 98_765.0);
+    let mut text = Vec::new();
+    crate::text::write(&comparison, &[], &mut text).expect("a Vec takes all");
+    let text = String::from_utf8(text).expect("UTF-8");
+    let (_, table) = text
+        .split_once("Counters of KVM: program")
+        .expect("a table");
+    let row = |name: &str| {
+        let line = table.lines().find(|line| line.contains(name));
+        let words = line.unwrap_or_default().split_whitespace();
+        words.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("counter"), "test counter kvm kvm:shadow");
+    assert_eq!(row("exits"), "sleep exits 120 98,765");
+    assert_eq!(row("mmu_pte_write"), "mmu_pte_write 0 4,096");
+    assert_eq!(row("pages_4k"), "pages_4k -12 0");
+}
+
+#[test]
+fn a_test_that_means_nothing_somewhere_leaves_its_environment_to_others() {
+    let mut plan = plan(&["kvm", "vm"], Length::Rounds(6));
+    plan.suites[0].tests.push("other".into());
+    let mut fake = Fake::new(3).apart("kvm");
+    let comparison = compared(&plan, &mut fake);
+    let names: Vec<&str> = comparison
+        .absent()
+        .iter()
+        .map(|absent| absent.name.as_str())
+        .collect();
+    assert_eq!(names, ["program/sleep in kvm", "program/other in kvm"]);
+    assert!(!comparison.has_differences());
+    assert!(comparison.suites[0].tests[1].of("vm").is_some());
+}

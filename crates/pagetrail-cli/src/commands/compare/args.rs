@@ -11,6 +11,7 @@ use pagetrail_compare::method::ROUNDS_MAX;
 use pagetrail_compare::suite::Suite;
 use pagetrail_probes::Interval;
 
+use super::linux::args::LinuxArgs;
 use crate::args::duration;
 
 /// Rounds if neither `--runs` nor `--for` is given: as many as the Xen study has, and enough for
@@ -28,11 +29,12 @@ pub(crate) struct CompareArgs {
     /// the allocator): native, tracked:TECHNIQUE[@TIME] (tracked in rounds of TIME, 100ms if none
     /// is named), heap:N (on the sub-page allocator with N sub-pages a page), vm (as a guest of
     /// KVM), vm:record[@TIME] and vm:access[@TIME] (with rounds of the pages that it writes, or
-    /// also accesses)
+    /// also accesses), kvm (in a guest of KVM with a Linux kernel of its own), kvm:shadow (the same
+    /// where KVM is set to have shadow page tables)
     #[arg(
         value_name = "ENVIRONMENTS",
         value_delimiter = ',',
-        required_unless_present = "as_work"
+        required_unless_present_any = ["as_work", "as_guest"]
     )]
     pub(crate) environments: Vec<Environment>,
     /// Measure these tests instead of a program: processor, calls, memory, ipc, disk, net, library,
@@ -91,9 +93,15 @@ pub(crate) struct CompareArgs {
     /// Write a self-contained page: bars by subsystem, tables below
     #[arg(long, value_name = "OUT")]
     pub(crate) html: Option<PathBuf>,
+    /// The machine of kvm and kvm:shadow
+    #[command(flatten)]
+    pub(crate) linux: LinuxArgs,
     /// Be a test of a suite, which `compare` itself starts
     #[arg(long, hide = true, value_name = "SUITE/TEST", conflicts_with_all = ["environments", "suite", "command"])]
     pub(crate) as_work: Option<String>,
+    /// Run in a guest what its host orders, which `compare` itself starts
+    #[arg(long, hide = true, conflicts_with_all = ["environments", "suite", "as_work"])]
+    pub(crate) as_guest: bool,
     /// The program to measure, and its arguments; it gets no input
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,

@@ -22,9 +22,20 @@ use crate::outfile::{Kind, OutFile};
 
 pub(crate) mod args;
 mod capture;
+mod linux;
 mod runner;
 mod tracker;
 mod waiting;
+
+/// Whether this is the first process of a guest that `compare` has started.
+pub(crate) fn is_first_process() -> bool {
+    linux::agent::is_first_process()
+}
+
+/// Is the first process of a guest.
+pub(crate) fn first_process() -> ExitCode {
+    linux::agent::first_process()
+}
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
@@ -32,7 +43,13 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
         work::serve(test)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.as_guest {
+        return linux::agent::serve(args);
+    }
     let plan = plan(args)?;
+    let mut all = plan.environments.iter().chain([&plan.against]);
+    let has_guest = all.any(|environment| matches!(environment, Environment::Kvm(_)));
+    args.linux.check(has_guest)?;
     check(&args.fail_if, &plan)?;
     // Before minutes of measuring, not after.
     let page = args.html.as_deref();
@@ -43,7 +60,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
         interval: args.every,
         seed: plan.seed,
     };
-    let mut runner = Local::new(&args.command, args.timeout, probed)?;
+    let mut runner = Local::new(args, probed)?;
     let compared = method::compare(&plan, setting(args), &mut runner, &mut progress());
     clear_progress();
     let comparison = match compared {

@@ -1,6 +1,6 @@
 //! [`Local`]: runs programs on this machine, in every environment.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
@@ -18,7 +18,9 @@ use pagetrail_compare::{Usage, work};
 use pagetrail_probes::{Found, Probes, Settings};
 use pagetrail_vm::check::{report, try_accesses, try_guest};
 
+use super::args::CompareArgs;
 use super::capture::Capture;
+use super::linux::Guests;
 use super::tracker::{self, Tracked};
 use super::waiting::{Limits, set_apart};
 use crate::session::guest;
@@ -37,7 +39,6 @@ pub(super) struct Local<'a> {
     /// This program, which has the tests of suites and the virtual machine.
     own: OsString,
     began: Instant,
-    capabilities: &'static Capabilities,
     limits: Limits,
     /// Why environments are not here, once that was found out.
     absences: Vec<(Environment, Option<String>)>,
@@ -48,27 +49,26 @@ pub(super) struct Local<'a> {
     probes: Option<Result<Probes, String>>,
     /// What the first run of each test took.
     first: HashMap<String, Duration>,
+    /// Virtual machines with a kernel of their own.
+    guests: Guests<'a>,
 }
 
 impl<'a> Local<'a> {
-    pub(super) fn new(
-        command: &'a [OsString],
-        timeout: Duration,
-        probed: Settings,
-    ) -> Result<Self> {
+    pub(super) fn new(args: &'a CompareArgs, probed: Settings) -> Result<Self> {
+        let (command, timeout) = (args.command.as_slice(), args.timeout);
         Ok(Self {
             command,
             own: env::current_exe()
                 .context("cannot find this program")?
                 .into(),
             began: Instant::now(),
-            capabilities: Capabilities::probe(),
             limits: Limits::new()?,
             absences: Vec::new(),
             timeout,
             probed,
             probes: None,
             first: HashMap::new(),
+            guests: Guests::new(&args.linux, command, timeout),
         })
     }
 
@@ -78,7 +78,10 @@ impl<'a> Local<'a> {
         if let Some((_, reason)) = known {
             return reason.clone();
         }
-        let reason = absence(environment, self.capabilities);
+        let reason = match environment {
+            Environment::Kvm(paging) => self.guests.absence(*paging),
+            _ => absence(environment),
+        };
         self.absences.push((environment.clone(), reason.clone()));
         reason
     }
@@ -101,6 +104,9 @@ impl Runner for Local<'_> {
         let missing = missing.and_then(|suite| work::absence(suite, test));
         if let Some(reason) = missing.or_else(|| self.absence(environment)) {
             return Ok(Outcome::NotHere(reason));
+        }
+        if let Environment::Kvm(paging) = environment {
+            return self.guests.run(*paging, suite, test, &mut self.limits);
         }
         let words = self.words(suite, test);
         let key = format!("{suite}/{test}");
@@ -139,6 +145,7 @@ impl Runner for Local<'_> {
             time_ns,
             counts,
             behaviour,
+            kvm: BTreeMap::new(),
         }))
     }
 
@@ -156,6 +163,10 @@ impl Runner for Local<'_> {
             Ok(probes) => probes,
             Err(reason) => return Ok(Err(reason.clone())),
         };
+        if let Environment::Kvm(paging) = environment {
+            let (guests, limits) = (&mut self.guests, &mut self.limits);
+            return guests.probe(*paging, suite, test, limits, probes);
+        }
         if let Err(error) = probes.begin() {
             return Ok(Err(error.to_string()));
         }
@@ -166,6 +177,10 @@ impl Runner for Local<'_> {
 
     fn now(&self) -> Duration {
         self.began.elapsed()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.guests.notes()
     }
 }
 
@@ -233,6 +248,7 @@ fn launch(
         Environment::Vm(Rounds::Accesses(interval)) => {
             recorded(words, TrackMode::Alternate, *interval, limits)
         }
+        Environment::Kvm(_) => bail!("a guest with a kernel of its own starts its programs itself"),
     }
 }
 
@@ -300,10 +316,11 @@ fn is_refusal(error: &anyhow::Error) -> bool {
 }
 
 /// Why an environment is not here, if it is not.
-fn absence(environment: &Environment, capabilities: &Capabilities) -> Option<String> {
+fn absence(environment: &Environment) -> Option<String> {
     match environment {
-        Environment::Native => None,
+        Environment::Native | Environment::Kvm(_) => None,
         Environment::Tracked { technique, .. } => {
+            let capabilities = Capabilities::probe();
             capabilities.status(*technique).reason().map(Into::into)
         }
         Environment::Heap { subpages } => subpage::variables(subpages)

@@ -1,0 +1,102 @@
+//! The flags of guests with a Linux kernel of their own.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use pagetrail_report::size::Size;
+use rustix::system::sysinfo;
+
+const HEADING: &str = "Guests of kvm and kvm:shadow";
+
+/// The least memory of a guest.
+const MEMORY_MIN: u64 = 256 << 20;
+
+/// Flags of the environments `kvm` and `kvm:shadow`.
+#[derive(Args, Debug, Default)]
+pub(crate) struct LinuxArgs {
+    /// The guest's Linux kernel, a bzImage. Without this flag it is this machine's, or the newest,
+    /// in /boot or /lib/modules
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    pub(crate) kernel: Option<PathBuf>,
+    /// An initial RAM disk whose files the guest has, too; the kernel unpacks it before the files
+    /// of the program
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
+    pub(crate) initrd: Option<PathBuf>,
+    /// Files and directories that the program reads. It finds them at the same paths, as it does
+    /// itself, its libraries, its interpreter, a shell, and files that its arguments name
+    #[arg(long, value_name = "PATHS", value_delimiter = ',', help_heading = HEADING)]
+    pub(crate) guest_files: Vec<PathBuf>,
+    /// The guest's memory, half of which its files may take. Without this flag it is half of what
+    /// is available here
+    #[arg(long, value_name = "SIZE", help_heading = HEADING)]
+    pub(crate) guest_memory: Option<Size>,
+    /// Parameters for the guest's kernel, as 'mitigations=off'
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = HEADING)]
+    pub(crate) kernel_parameters: Option<String>,
+}
+
+impl LinuxArgs {
+    /// Refuses what no guest can be started with, or what none needs.
+    pub(crate) fn check(&self, has_guest: bool) -> Result<()> {
+        let given = [
+            (self.kernel.is_some(), "--kernel"),
+            (self.initrd.is_some(), "--initrd"),
+            (!self.guest_files.is_empty(), "--guest-files"),
+            (self.guest_memory.is_some(), "--guest-memory"),
+            (self.kernel_parameters.is_some(), "--kernel-parameters"),
+        ];
+        let given = given.iter().find(|(is_given, _)| *is_given);
+        if let Some((_, flag)) = given.filter(|_| !has_guest) {
+            bail!("{flag} is for the environments kvm and kvm:shadow, and neither is compared");
+        }
+        if let Some(kernel) = &self.kernel {
+            super::kernel::check(kernel)?;
+        }
+        self.initrd()?;
+        if let Some(size) = self.guest_memory.filter(|size| size.bytes() < MEMORY_MIN) {
+            bail!("--guest-memory {size} is less than Linux needs: take 256M or more");
+        }
+        if self
+            .parameters()
+            .split_whitespace()
+            .any(|word| word == "--")
+        {
+            bail!("--kernel-parameters takes no '--': what follows it is not the kernel's");
+        }
+        for path in &self.guest_files {
+            std::fs::metadata(path)
+                .with_context(|| format!("--guest-files: cannot read {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn initrd(&self) -> Result<Option<File>> {
+        let open = |path: &PathBuf| {
+            File::open(path).with_context(|| format!("cannot read {}", path.display()))
+        };
+        self.initrd.as_ref().map(open).transpose()
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        if let Some(size) = self.guest_memory {
+            return size.bytes();
+        }
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let available = memory.lines().find_map(|line| {
+            let kib = line
+                .strip_prefix("MemAvailable:")?
+                .trim()
+                .strip_suffix(" kB")?;
+            kib.parse::<u64>().ok()
+        });
+        let available = available.map_or_else(|| sysinfo().freeram as u64, |kib| kib << 10);
+        // Whole MiB, as the engine takes them.
+        (available / 2).max(MEMORY_MIN) >> 20 << 20
+    }
+
+    pub(super) fn parameters(&self) -> &str {
+        self.kernel_parameters.as_deref().unwrap_or_default()
+    }
+}
