@@ -54,7 +54,8 @@ pub(crate) enum Next {
 
 /// Performs a system call of the program.
 pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
-    let policy = table::row(call.number).policy;
+    let row = table::row(call.number);
+    let policy = row.policy;
     if matches!(policy, Policy::Absent) {
         return Ok(Next::Return(ENOSYS));
     }
@@ -69,6 +70,12 @@ pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
         return Ok(Next::ReturnAndFlush(perform(&mut memory, call.arguments)?));
     }
     drop(memory);
+    if matches!(policy, Policy::Forward) && row.leaves_memory_alone() {
+        let made = identity::perform(guest, call);
+        return Ok(Next::Return(
+            made.unwrap_or_else(|| forward_unless_signalled(call)),
+        ));
+    }
     let expected = expect(guest, call);
     let result = match policy {
         Policy::Control(perform) => return perform(guest, call),

@@ -252,6 +252,14 @@ impl Row {
         }
     }
 
+    /// Whether the kernel neither writes to the program's memory for the call, nor reads it.
+    pub(super) fn leaves_memory_alone(&self) -> bool {
+        matches!(
+            (self.writes, self.reads),
+            (Writes::Known([]), Reads::Known([]))
+        )
+    }
+
     /// Where the call has the path of a file, if it follows a link with these arguments.
     pub(super) fn followed_path(&self, arguments: &[u64; 6]) -> Option<Path> {
         self.path.filter(|path| {
