@@ -24,6 +24,7 @@ use crate::sys::call::Call;
 use crate::sys::child;
 use crate::sys::kvm::{Log, Vm};
 use crate::sys::{program_memory, signal};
+use crate::trial;
 use crate::vcpu_threads::{RunState, Stopped, VcpuThread, VcpuThreads};
 
 /// The number of faults that are checked one by one for memory that is missing: more than one
@@ -190,6 +191,7 @@ impl Guest {
 
     /// Loads a program; [`Self::run`] starts it.
     pub(crate) fn load(&mut self, found: &program::Found, environment: &[OsString]) -> Result<()> {
+        trial::offer_vdso(self)?;
         let loaded = program::load(&mut self.memory(), found, environment)?;
         let path = std::fs::canonicalize(&found.path);
         self.path = path.unwrap_or_else(|_| found.path.clone()).into();

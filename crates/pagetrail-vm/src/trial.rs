@@ -4,6 +4,8 @@ use crate::error::{Error, Result};
 use crate::guest::{Guest, GuestEvent};
 use crate::memory::PAGE;
 use crate::memory::mapping::Mmap;
+use crate::memory::vdso::Vdso;
+use crate::sys::kvm::counter;
 use crate::sys::program_memory;
 
 /// The number of a system call that does not exist.
@@ -54,8 +56,8 @@ impl DoneBy {
     }
 }
 
-/// Maps these instructions, and starts the guest there.
-pub(crate) fn begin(guest: &mut Guest, text: &[u8]) -> Result<()> {
+/// Maps these instructions, and starts the guest there; returns the pages' address.
+pub(crate) fn begin(guest: &mut Guest, text: &[u8]) -> Result<u64> {
     let writable = libc::PROT_READ | libc::PROT_WRITE;
     let bytes = (text.len() as u64).next_multiple_of(PAGE);
     let code = mapped(guest, bytes, writable)?;
@@ -63,6 +65,35 @@ pub(crate) fn begin(guest: &mut Guest, text: &[u8]) -> Result<()> {
     let executable = (libc::PROT_READ | libc::PROT_EXEC) as u64;
     guest.memory().mprotect(code, bytes, executable)?;
     guest.begin_at(code, 0);
+    Ok(code)
+}
+
+/// Lets a program that is to be loaded use the kernel's vDSO, if a trial shows that it can: it
+/// reads the data there, and the time stamp counter, which must be this machine's.
+pub(crate) fn offer_vdso(guest: &mut Guest) -> Result<()> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let Some(vdso) = Vdso::find(&maps).filter(|_| guest.processor.can_use_vdso()) else {
+        return Ok(());
+    };
+    let mut text = Vec::new();
+    load(&mut text, vdso.time());
+    text.extend([0x0f, 0x31]); // rdtsc
+    text.extend([0x48, 0xc1, 0xe2, 0x20, 0x48, 0x09, 0xc2]); // shl rdx, 32; or rdx, rax
+    text.extend([0x48, 0x89, 0xd7]); // mov rdi, rdx
+    call(&mut text);
+    guest.memory().vdso = Some(vdso);
+    let code = begin(guest, &text)?;
+    let before = counter();
+    let event = guest.run_until_event()?;
+    let between = before..=counter();
+    guest.memory().munmap(code, PAGE)?;
+    let is_usable = match event {
+        GuestEvent::Call(call) => call.number == NUMBER && between.contains(&call.arguments[0]),
+        GuestEvent::Fault(..) | GuestEvent::Signal(_) => false,
+    };
+    if !is_usable {
+        guest.memory().vdso = None;
+    }
     Ok(())
 }
 

@@ -98,6 +98,9 @@ const SUITES: &[Wanted] = &[
         .only("7.x")
         .on_two_nodes()
         .with_guests(),
+    Wanted::new("pagetrail-vm", "clock")
+        .only("7.x")
+        .with_guests(),
     Wanted::new("pagetrail-vm", "own").only("7.x").with_guests(),
     Wanted::new("pagetrail-vm", "source")
         .only("7.x")

@@ -22,6 +22,7 @@ mod shared;
 pub(crate) mod slots;
 pub(crate) mod stack;
 pub(crate) mod units;
+pub(crate) mod vdso;
 
 use std::mem;
 use std::ops::Range;
@@ -37,6 +38,7 @@ use own::{Own, Protection};
 use page_table::{PageTable, Words};
 use slots::{Slot, Slots};
 use units::Units;
+use vdso::Vdso;
 
 /// The length of a page in bytes.
 pub(crate) const PAGE: u64 = 4096;
@@ -97,6 +99,8 @@ pub(crate) struct Memory {
     changed_max: usize,
     /// Present where the program uses its own write set.
     own: Option<Own>,
+    /// Present where the program can use the kernel's.
+    pub(crate) vdso: Option<Vdso>,
 }
 
 impl Words for SystemMemory {
@@ -126,6 +130,7 @@ impl Memory {
             changed: Vec::new(),
             changed_max: CHANGED_MAX,
             own: None,
+            vdso: None,
         };
         memory.add_system(vm)?;
         Ok(memory)
@@ -175,7 +180,9 @@ impl Memory {
             self.grow_stack(address);
         }
         let Some((range, allowed)) = self.areas.at(address) else {
-            return Ok(match self.fill_tables(address, access)? {
+            let is_own =
+                self.fill_tables(address, access)? || self.fill_vdso(vm, address, access)?;
+            return Ok(match is_own {
                 true => Resolved::Mapped,
                 false => Resolved::NothingThere,
             });

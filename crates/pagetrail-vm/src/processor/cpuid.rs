@@ -14,6 +14,8 @@ const STATE_BYTES_MIN: u32 = 576;
 pub(crate) struct Features {
     /// `WRFSBASE` and its like.
     pub(crate) fsgsbase: bool,
+    /// `RDPID`, by which the vDSO finds the number of the CPU.
+    pub(crate) rdpid: bool,
     /// The components of the extended state; 0 without `XSAVE`.
     pub(crate) xcr0: u64,
     /// The length of the extended state in the processor's standard format.
@@ -86,6 +88,7 @@ pub(crate) fn features(cpuid: &CpuId) -> Features {
     };
     Features {
         fsgsbase: find(7, 0).is_some_and(|entry| entry.ebx & 1 != 0),
+        rdpid: find(7, 0).is_some_and(|entry| entry.ecx & 1 << 22 != 0),
         xcr0: if has_xsave { parts } else { 0 },
         state_bytes: state_bytes as usize,
     }

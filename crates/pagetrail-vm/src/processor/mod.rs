@@ -47,6 +47,8 @@ pub(crate) struct Processor {
     cpu: Cpu,
     page: Page,
     features: Features,
+    /// Whether the time stamp counter is this machine's.
+    shares_counter: bool,
 }
 
 /// All of a program's state in a vCPU.
@@ -69,7 +71,7 @@ impl Processor {
         }
         page.write(memory.system());
         memory.map_system(page.physical())?;
-        let cpu = vm.add_cpu(id)?;
+        let mut cpu = vm.add_cpu(id)?;
         let cpuid = cpuid::offered(vm.supported_cpuid()?);
         cpu.set_cpuid(&cpuid)?;
         let has = cpuid::features(&cpuid);
@@ -78,11 +80,19 @@ impl Processor {
             cpu.set_xcr0(has.xcr0)?;
         }
         cpu.set_msrs(&state::system_call_msrs())?;
+        let shares_counter = cpu.share_counter();
         Ok(Self {
             cpu,
             page,
             features: has,
+            shares_counter,
         })
+    }
+
+    /// Whether the program can use the kernel's vDSO: that computes the time from the time stamp
+    /// counter, and the CPU's number by `RDPID`, without which it reads a descriptor of Linux's.
+    pub(crate) fn can_use_vdso(&self) -> bool {
+        self.shares_counter && self.features.rdpid
     }
 
     /// Binds the vCPU to the calling thread, whose signals make it exit from now on.

@@ -88,6 +88,8 @@ pub(crate) fn load(memory: &mut Memory, found: &Found, environment: &[OsString])
         ),
         (aux::ENTRY, program.entry()),
     ]);
+    let vdso = memory.vdso.as_ref();
+    auxiliary.extend(vdso.map(|vdso| (aux::VDSO, vdso.header())));
     let contents = Contents {
         arguments: &found.arguments,
         environment,

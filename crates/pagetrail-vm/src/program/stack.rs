@@ -55,7 +55,6 @@ pub(crate) fn inherited(own: &[u8]) -> Vec<(u64, u64)> {
         aux::RSEQ_SIZE,
         aux::RSEQ_ALIGN,
         aux::EXECUTED_FILE,
-        // The vDSO's code reads pages that are not memory.
         aux::VDSO,
     ];
     pairs

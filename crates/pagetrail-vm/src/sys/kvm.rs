@@ -12,8 +12,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use kvm_bindings::{
     CpuId, KVM_CAP_DIRTY_LOG_RING, KVM_CAP_DIRTY_LOG_RING_ACQ_REL, KVM_CAP_MAX_VCPUS,
     KVM_CAP_NR_MEMSLOTS, KVM_CAP_SYNC_REGS, KVM_MAX_CPUID_ENTRIES, KVM_MEM_LOG_DIRTY_PAGES,
-    KVM_SYNC_X86_REGS, Msrs, kvm_enable_cap, kvm_msr_entry, kvm_regs, kvm_sregs,
-    kvm_userspace_memory_region, kvm_xcrs, kvm_xsave,
+    KVM_SYNC_X86_REGS, KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, Msrs, kvm_device_attr,
+    kvm_enable_cap, kvm_msr_entry, kvm_regs, kvm_sregs, kvm_userspace_memory_region, kvm_xcrs,
+    kvm_xsave,
 };
 use kvm_ioctls::{Kvm, SyncReg, VcpuExit, VcpuFd, VmFd};
 
@@ -32,6 +33,8 @@ const EXIT_DIRTY_RING_FULL: u32 = 31;
 const MSR_TSC_AUX: u32 = 0xc000_0103;
 /// `_IO(KVMIO, 0xc7)`.
 const KVM_RESET_DIRTY_RINGS: libc::Ioctl = 0xaec7;
+/// `_IOW(KVMIO, 0xe1, struct kvm_device_attr)`, which `kvm-ioctls` has for vCPUs of arm64 alone.
+const KVM_SET_DEVICE_ATTR: libc::Ioctl = 0x4018_aee1;
 
 /// How KVM logs dirty pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,6 +281,7 @@ impl Vm {
             fd,
             ring,
             cpu_number: None,
+            counter_seen: None,
         })
     }
 }
@@ -289,9 +293,61 @@ pub(crate) struct Cpu {
     ring: Option<Ring>,
     /// The host CPU number that the guest was last given.
     cpu_number: Option<usize>,
+    /// The time stamp counter at the last run, if the guest's is to be the same.
+    counter_seen: Option<u64>,
+}
+
+/// After so many ticks without a run, about a second, the guest's counter is set again.
+const TICKS_UNWATCHED_MAX: u64 = 1 << 32;
+
+/// The time stamp counter.
+pub(crate) fn counter() -> u64 {
+    // SAFETY: all 64-bit processors have the instruction, and Linux lets programs use it unless
+    // they ask to be stopped (PR_SET_TSC in prctl(2)).
+    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 impl Cpu {
+    /// Makes the guest's time stamp counter the same as this machine's (Linux 5.16). Returns
+    /// whether it is.
+    pub(crate) fn share_counter(&mut self) -> bool {
+        self.counter_seen = Some(counter());
+        let is_set = self.set_counter_offset();
+        if !is_set {
+            self.counter_seen = None;
+        }
+        is_set
+    }
+
+    fn set_counter_offset(&self) -> bool {
+        let offset = 0u64;
+        let attribute = kvm_device_attr {
+            group: KVM_VCPU_TSC_CTRL,
+            attr: KVM_VCPU_TSC_OFFSET.into(),
+            addr: &raw const offset as u64,
+            flags: 0,
+        };
+        let at = &raw const attribute;
+        // SAFETY: the number fits the structure, which names a word of ours, and both outlive the
+        // call. KVM only reads them.
+        unsafe { libc::ioctl(self.fd.as_raw_fd(), KVM_SET_DEVICE_ATTR, at) == 0 }
+    }
+
+    /// Sets the guest's counter again where KVM may have changed it. When the machine was suspended
+    /// and its counter began anew, KVM lets the guest's go on. A thread that was in the guest then
+    /// has left it, and comes here first.
+    fn keep_counter(&mut self) {
+        let Some(seen) = self.counter_seen else {
+            return;
+        };
+        let now = counter();
+        self.counter_seen = Some(now);
+        if now.wrapping_sub(seen) > TICKS_UNWATCHED_MAX {
+            // It was possible before.
+            self.set_counter_offset();
+        }
+    }
+
     pub(crate) fn descriptor(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -314,6 +370,7 @@ impl Cpu {
     /// Runs the guest until the next exit.
     pub(crate) fn run(&mut self) -> Exit {
         self.set_cpu_number();
+        self.keep_counter();
         match self.fd.run() {
             Ok(VcpuExit::IoOut(port, _)) => Exit::Out(port),
             Ok(VcpuExit::Unsupported(EXIT_DIRTY_RING_FULL)) => Exit::RingFull,
