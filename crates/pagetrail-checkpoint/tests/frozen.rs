@@ -17,7 +17,9 @@ use keeping::{Counts, Keeping};
 use pagetrail::Technique::{Compare, PagemapScan};
 use pagetrail::{Choice, Memory, PageRange, Target, Watch};
 use pagetrail_checkpoint::storage::InMemory;
-use pagetrail_checkpoint::{Mode, ProcessCheckpointer, ProcessOptions, Store, WriterOptions};
+use pagetrail_checkpoint::{
+    Error, Mode, ProcessCheckpointer, ProcessOptions, Store, Writer, WriterOptions,
+};
 use rustix::process::Signal;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -62,6 +64,20 @@ fn attach_counting(pid: u32) -> (ProcessCheckpointer, Counts) {
 
 fn store() -> Store {
     Store::create_on(Arc::new(InMemory::new())).unwrap()
+}
+
+/// Takes a checkpoint. On a busy machine a thread may come to no processor for longer than a stop
+/// waits; then nothing was done, and it is tried again.
+fn checkpoint(process: &mut ProcessCheckpointer, writer: &mut Writer) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        match process.checkpoint(writer) {
+            Ok(_) => return,
+            Err(Error::Process(pagetrail::Error::NotStopping { .. }))
+                if Instant::now() < deadline => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
 }
 
 /// The tracker of other tests; not a test by itself.
@@ -132,7 +148,7 @@ fn ends_of_threads_are_seen() {
     let mut writer = store.writer(WriterOptions::default()).unwrap();
     let (mut process, counts) = attach_counting(victim.pid());
     for _ in 0..times(30, 1000) {
-        process.checkpoint(&mut writer).unwrap();
+        checkpoint(&mut process, &mut writer);
         std::thread::sleep(Duration::from_millis(3));
     }
     drop(process);
@@ -172,7 +188,7 @@ fn all_go_on(what: &str) {
         bytes.chunks(4096).map(word).collect::<Vec<_>>()
     };
     for _ in 0..times(15, 300) {
-        process.checkpoint(&mut writer).unwrap();
+        checkpoint(&mut process, &mut writer);
         let (before, deadline) = (steps(), Instant::now() + Duration::from_secs(60));
         // No thread is between two of its steps all the time.
         while steps()
@@ -205,7 +221,7 @@ fn pages_that_are_lost_are_copied_at_another_instant() {
     for lost in [1, 0, 2, 1, 3, 1] {
         let before = counts.freezes.load(SeqCst);
         counts.to_lose.store(lost, SeqCst);
-        process.checkpoint(&mut writer).unwrap();
+        checkpoint(&mut process, &mut writer);
         // With few pages left there is nothing to keep.
         let freezes = counts.freezes.load(SeqCst) - before;
         assert!(freezes <= 2, "{freezes} freezes with {lost} lost");
