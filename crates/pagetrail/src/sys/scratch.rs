@@ -1,9 +1,10 @@
 //! [`Scratch`]: a few pages of anonymous memory to try techniques on.
 
-use crate::page_set::PageRange;
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use crate::page_set::{PageRange, page_size};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-/// A private anonymous mapping of small pages.
+/// A private anonymous mapping of small pages. A page without rights on each side keeps the kernel
+/// from making one mapping of it and its neighbours, which may be another scratch.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     range: PageRange,
@@ -12,20 +13,23 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// Maps `bytes`, a multiple of the page size.
     pub(crate) fn new(bytes: u64) -> rustix::io::Result<Self> {
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let length = (bytes + 2 * page_size()) as usize;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps no existing memory.
         let base = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
-                bytes as usize,
-                rights,
+                length,
+                ProtFlags::empty(),
                 MapFlags::PRIVATE,
             )?
         };
-        let start = base as u64;
-        PageRange::new(start, start + bytes)
-            .map(|range| Self { range })
-            .ok_or(rustix::io::Errno::INVAL)
+        let start = base as u64 + page_size();
+        let scratch = PageRange::new(start, start + bytes).map(|range| Self { range });
+        let scratch = scratch.ok_or(rustix::io::Errno::INVAL)?;
+        let rights = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the pages belong to the new mapping, of which nobody knows yet.
+        unsafe { mprotect(start as *mut _, bytes as usize, rights)? };
+        Ok(scratch)
     }
 
     pub(crate) fn range(&self) -> PageRange {
@@ -70,7 +74,10 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: `new` made this mapping, and no reference to its memory exists.
-        let _ = unsafe { munmap(self.range.start() as *mut _, self.range.bytes() as usize) };
+        let start = self.range.start() - page_size();
+        let length = self.range.bytes() + 2 * page_size();
+        // SAFETY: `new` made this mapping, with the pages on both sides, and no reference to its
+        // memory exists.
+        let _ = unsafe { munmap(start as *mut _, length as usize) };
     }
 }
