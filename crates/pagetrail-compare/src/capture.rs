@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::process::{Command, Stdio};
 
+use crate::behaviour::{Behaviour, Digest, Digester, End};
 use anyhow::{Context, Result};
-use pagetrail_compare::behaviour::{Behaviour, Digest, Digester, End};
 use pagetrail_report::words;
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -19,14 +19,18 @@ const MESSAGE_CHARS: usize = 200;
 
 /// Where a program's output goes.
 #[derive(Debug)]
-pub(super) struct Capture {
+pub struct Capture {
     output: File,
     errors: File,
 }
 
 impl Capture {
     /// Makes room, and has the command write there.
-    pub(super) fn of(command: &mut Command) -> Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// There is no memory, or no descriptor left.
+    pub fn of(command: &mut Command) -> Result<Self> {
         let file = || -> io::Result<File> {
             Ok(memfd_create("pagetrail-output", MemfdFlags::CLOEXEC)?.into())
         };
@@ -51,7 +55,11 @@ impl Capture {
     }
 
     /// Standard output, up to a length that is more than any test says.
-    pub(super) fn start_of_output(&mut self) -> Result<String> {
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read.
+    pub fn start_of_output(&mut self) -> Result<String> {
         let mut text = Vec::new();
         self.output.rewind()?;
         (&self.output).take(MESSAGE_BYTES).read_to_end(&mut text)?;
@@ -59,7 +67,11 @@ impl Capture {
     }
 
     /// The last line on standard error.
-    pub(super) fn message(&mut self) -> Result<String> {
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read.
+    pub fn message(&mut self) -> Result<String> {
         let length = self.errors.seek(SeekFrom::End(0))?;
         let from = length.saturating_sub(MESSAGE_BYTES);
         self.errors.seek(SeekFrom::Start(from))?;
@@ -72,7 +84,11 @@ impl Capture {
     }
 
     /// What the program did.
-    pub(super) fn behaviour(mut self, end: End) -> Result<Behaviour> {
+    ///
+    /// # Errors
+    ///
+    /// Its output cannot be read.
+    pub fn behaviour(mut self, end: End) -> Result<Behaviour> {
         Ok(Behaviour {
             end,
             output: digest(&mut self.output)?,

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 pub mod behaviour;
+pub mod capture;
 pub mod condition;
 pub mod environment;
 pub mod guest;

@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use crate::work::{self, Work};
 
+/// The name of a suite that is one program, as users give it.
+pub const PROGRAM: &str = "program";
+
 /// A subsystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suite {

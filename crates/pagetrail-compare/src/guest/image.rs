@@ -7,21 +7,23 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pagetrail_compare::guest::archive::Mode;
-use pagetrail_compare::guest::files::Files;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{getegid, geteuid};
 
-use super::args::LinuxArgs;
+use super::archive::Mode;
+use super::files::Files;
+use super::guests::Settings;
 
-/// Where the guest's first process finds what it is to start.
-pub(super) const ENVIRONMENT: &str = "/.pagetrail/environment";
-pub(super) const WORDS: &str = "/.pagetrail/words";
-pub(super) const DIRECTORY: &str = "/.pagetrail/directory";
-pub(super) const OWNER: &str = "/.pagetrail/owner";
+/// Where the guest's first process finds the variables of the agent, which it is to start.
+pub const ENVIRONMENT: &str = "/.pagetrail/environment";
+/// The words of the agent.
+pub const WORDS: &str = "/.pagetrail/words";
+/// Its working directory.
+pub const DIRECTORY: &str = "/.pagetrail/directory";
+/// Its user and group.
+pub const OWNER: &str = "/.pagetrail/owner";
 
 /// Directories that the first process mounts something on.
 const MOUNTS: [&str; 3] = ["/dev", "/proc", "/sys"];
@@ -44,15 +46,10 @@ const SETTINGS: [&str; 7] = [
 const TEMPORARY: u32 = 0o041_777;
 
 /// Makes the archive; it is memory of this process.
-pub(super) fn make(
-    args: &LinuxArgs,
-    command: &[OsString],
-    timeout: Duration,
-    memory_bytes: u64,
-) -> Result<File> {
+pub(super) fn make(settings: &Settings) -> Result<File> {
     let file = memfd_create("pagetrail-initrd", MemfdFlags::CLOEXEC);
     let file = File::from(file.context("cannot make room for the guest's files")?);
-    let mut files = Files::new(BufWriter::new(&file), memory_bytes / 2);
+    let mut files = Files::new(BufWriter::new(&file), settings.memory_bytes / 2);
     let own = env::current_exe().context("cannot find this program")?;
     // First, because its loader serves shared objects, too.
     files.add(&own)?;
@@ -66,10 +63,10 @@ pub(super) fn make(
             files.add(setting)?;
         }
     }
-    for path in &args.guest_files {
+    for path in &settings.files {
         files.add(path)?;
     }
-    if let Some((program, arguments)) = command.split_first() {
+    if let Some((program, arguments)) = settings.command.split_first() {
         files.program(program, &path)?;
         // Scripts and their data; options and other words name no file.
         for argument in arguments {
@@ -95,13 +92,10 @@ pub(super) fn make(
         };
         files.own(Path::new(place), mode, &[])?;
     }
-    let mut words: Vec<OsString> = ["compare", "--as-guest", "--timeout"]
-        .map(Into::into)
-        .into();
-    words.push(format!("{}ms", timeout.as_millis()).into());
-    if !command.is_empty() {
+    let mut words = settings.agent.clone();
+    if !settings.command.is_empty() {
         words.push("--".into());
-        words.extend_from_slice(command);
+        words.extend_from_slice(&settings.command);
     }
     let variables = env::vars_os().map(|(name, value)| {
         let mut variable = name;
@@ -133,7 +127,8 @@ fn joined(words: impl IntoIterator<Item = OsString>) -> Vec<u8> {
 }
 
 /// The words that were joined so.
-pub(super) fn words(content: &[u8]) -> Vec<OsString> {
+#[must_use]
+pub fn words(content: &[u8]) -> Vec<OsString> {
     let content = content.strip_suffix(b"\0").unwrap_or(content);
     match content.is_empty() {
         true => Vec::new(),
@@ -170,10 +165,12 @@ mod tests {
 
     #[test]
     fn a_guest_has_this_program_and_one_that_is_named() {
-        let args = LinuxArgs::default();
-        let command = ["sh", "-c", "exit"].map(OsString::from);
-        let limit = Duration::from_secs(1);
-        let file = make(&args, &command, limit, 8 << 30).expect("it is made");
+        let mut settings = Settings {
+            command: ["sh", "-c", "exit"].map(OsString::from).into(),
+            memory_bytes: 8 << 30,
+            ..Settings::default()
+        };
+        let file = make(&settings).expect("it is made");
         let bytes = {
             use std::io::{Read, Seek};
             let mut file = file;
@@ -190,7 +187,8 @@ mod tests {
         for name in ["init", "bin", "dev", ".pagetrail/words", "TRAILER!!!"] {
             assert!(has(name), "{name}");
         }
-        let small = make(&args, &command, limit, 4096).expect_err("it does not fit");
+        settings.memory_bytes = 4096;
+        let small = make(&settings).expect_err("it does not fit");
         assert!(small.to_string().contains("half of its memory"), "{small}");
     }
 }

@@ -31,7 +31,7 @@ fn find_below(named: Option<&Path>, root: &Path, release: &str) -> Result<PathBu
     let own = own.into_iter().find(|path| path.exists());
     match own.or_else(|| newest(&boot)) {
         Some(kernel) => check(&kernel).map(|()| kernel),
-        None => bail!("there is no Linux kernel for the guest in /boot: name one by --kernel"),
+        None => bail!("there is no Linux kernel for the guest in /boot, and none is named"),
     }
 }
 
@@ -50,18 +50,17 @@ fn newest(boot: &Path) -> Option<PathBuf> {
 }
 
 /// Refuses what cannot be read, and what is no kernel.
-pub(super) fn check(kernel: &Path) -> Result<()> {
+///
+/// # Errors
+///
+/// As said.
+pub fn check(kernel: &Path) -> Result<()> {
     let mut start = Vec::new();
     let read = File::open(kernel).and_then(|file| {
         let length = (MAGIC_AT + MAGIC.len()) as u64;
         file.take(length).read_to_end(&mut start)
     });
-    read.with_context(|| {
-        format!(
-            "cannot read the guest's kernel {}; --kernel names another",
-            kernel.display()
-        )
-    })?;
+    read.with_context(|| format!("cannot read the guest's kernel {}", kernel.display()))?;
     if start.get(MAGIC_AT..) != Some(MAGIC) {
         bail!(
             "{} is no Linux kernel for x86-64 (a bzImage)",
@@ -80,7 +79,7 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary directory");
         let found = || find_below(None, root.path(), "6.9");
         let error = found().expect_err("there is none").to_string();
-        assert!(error.contains("--kernel"), "{error}");
+        assert!(error.contains("none is named"), "{error}");
         let image = [vec![0; MAGIC_AT], MAGIC.to_vec(), vec![1; 100]].concat();
         let add = |name: &str| {
             let path = root.path().join(name);

@@ -1,13 +1,17 @@
-//! A Linux guest that runs programs for a comparison: what lies in its memory when it starts, what
-//! is said to it, and what KVM counts of it.
-//!
-//! Nothing here starts one: the command does, by QEMU.
+//! Linux guests that run programs for a comparison, by QEMU: what lies in their memory when they
+//! start ([`image`], of `files` in an `archive`), the machine that runs (`running`), what is said
+//! to it ([`wire`]), and what KVM counts of it ([`counters`]). [`Guests`] are all of a comparison.
 
 pub mod archive;
 pub mod counters;
 pub mod elf;
 pub mod files;
+mod guests;
+pub mod image;
+pub mod kernel;
 pub mod paging;
+mod running;
 pub mod wire;
 
 pub use crate::sys::machine;
+pub use guests::{Guests, Limits, Settings};

@@ -6,25 +6,28 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pagetrail_compare::guest::counters::Counters;
-use pagetrail_compare::guest::machine::ends_with_us;
-use pagetrail_compare::guest::wire::{self, Order, Reply};
-use pagetrail_compare::method::Outcome;
 use pagetrail_probes::{Found, Probes};
 use pagetrail_report::words;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::super::waiting::{LOOK, Limits, set_apart};
-use super::Machine;
+use super::counters::Counters;
+use super::guests::{Limits, Machine};
+use super::wire::{self, Order, Reply};
+use crate::method::Outcome;
+use crate::sys::machine::ends_with_us;
 
 /// Linux boots in a second or two; where virtual machines are themselves emulated, in minutes.
 const BOOT_MAX: Duration = Duration::from_secs(300);
+
+/// Between two looks at the limits.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Beyond what the agent itself allows a program.
 const GRACE: Duration = Duration::from_secs(60);
@@ -72,6 +75,7 @@ fn threads(process: u32) -> Vec<u32> {
 }
 
 /// A guest that waits for orders.
+#[derive(Debug)]
 pub(super) struct Guest {
     engine: Child,
     input: ChildStdin,
@@ -87,7 +91,7 @@ impl Guest {
     pub(super) fn boot(
         machine: &Machine<'_>,
         files: &File,
-        limits: &mut Limits,
+        limits: &mut dyn Limits,
     ) -> Result<Result<Self, String>> {
         let memory = |name| -> Result<File> {
             let file = memfd_create(name, MemfdFlags::CLOEXEC);
@@ -106,7 +110,7 @@ impl Guest {
             .stdout(Stdio::piped())
             .stderr(errors.try_clone()?);
         // Keys of the terminal are for this process, which ends the guest.
-        set_apart(&mut command);
+        command.process_group(0);
         ends_with_us(&mut command);
         let mut engine = match command.spawn() {
             Ok(engine) => engine,
@@ -164,7 +168,7 @@ impl Guest {
         suite: &str,
         test: &str,
         timeout: Duration,
-        limits: &mut Limits,
+        limits: &mut dyn Limits,
         look: &mut Look<'_>,
     ) -> Result<Result<Outcome, String>> {
         let order = Order {
@@ -206,7 +210,7 @@ impl Guest {
     }
 
     /// What the agent says next; otherwise why it says nothing.
-    fn reply(&mut self, limits: &mut Limits, late: &str) -> Result<Result<Reply, String>> {
+    fn reply(&mut self, limits: &mut dyn Limits, late: &str) -> Result<Result<Reply, String>> {
         loop {
             match self.lines.recv_timeout(LOOK) {
                 Ok(line) => {
@@ -215,7 +219,7 @@ impl Guest {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    if limits.check()?.is_some() {
+                    if limits.are_over()? {
                         return Ok(Err(format!("{late}{}", self.last_words())));
                     }
                 }

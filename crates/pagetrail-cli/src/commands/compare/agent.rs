@@ -10,15 +10,15 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use pagetrail_compare::environment::Environment;
+use pagetrail_compare::guest::image::{DIRECTORY, ENVIRONMENT, OWNER, WORDS, words};
 use pagetrail_compare::guest::machine;
 use pagetrail_compare::guest::wire::{self, Order, Reply};
 use pagetrail_compare::method::Runner;
 use pagetrail_probes::Settings;
 use rustix::process::{WaitOptions, getpid};
 
-use super::super::args::CompareArgs;
-use super::super::runner::Local;
-use super::image::{DIRECTORY, ENVIRONMENT, OWNER, WORDS, words};
+use super::args::CompareArgs;
+use super::runner::Local;
 use crate::exit;
 
 /// The host's end is the second serial port.
@@ -26,12 +26,12 @@ const PORT: &str = "/dev/ttyS1";
 
 /// Whether this is the first process of a guest. Its arguments do not say so: the kernel passes on
 /// parameters that it does not know itself.
-pub(in super::super) fn is_first_process() -> bool {
+pub(super) fn is_first_process() -> bool {
     getpid().is_init() && Path::new(WORDS).exists()
 }
 
 /// Is the first process of a guest, which is switched off when the agent ends.
-pub(in super::super) fn first_process() -> ExitCode {
+pub(super) fn first_process() -> ExitCode {
     if let Err(error) = prepare() {
         // To the console, of which the host reads the last line.
         exit::message(&format!("{error:#}"));
@@ -44,7 +44,7 @@ pub(in super::super) fn first_process() -> ExitCode {
 }
 
 /// Is the agent, which the first process starts.
-pub(in super::super) fn serve(args: &CompareArgs) -> Result<ExitCode> {
+pub(super) fn serve(args: &CompareArgs) -> Result<ExitCode> {
     let probed = Settings {
         functions: Vec::new(),
         interval: args.every,

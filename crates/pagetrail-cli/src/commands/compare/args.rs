@@ -11,7 +11,7 @@ use pagetrail_compare::method::ROUNDS_MAX;
 use pagetrail_compare::suite::Suite;
 use pagetrail_probes::Interval;
 
-use super::linux::args::LinuxArgs;
+use super::guest_args::LinuxArgs;
 use crate::args::duration;
 
 /// Rounds if neither `--runs` nor `--for` is given: as many as the Xen study has, and enough for

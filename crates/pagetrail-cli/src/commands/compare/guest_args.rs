@@ -1,10 +1,13 @@
 //! The flags of guests with a Linux kernel of their own.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use pagetrail_compare::guest::{Settings, kernel};
 use pagetrail_report::size::Size;
 use rustix::system::sysinfo;
 
@@ -52,9 +55,11 @@ impl LinuxArgs {
             bail!("{flag} is for the environments kvm and kvm:shadow, and neither is compared");
         }
         if let Some(kernel) = &self.kernel {
-            super::kernel::check(kernel)?;
+            kernel::check(kernel)?;
         }
-        self.initrd()?;
+        if let Some(initrd) = &self.initrd {
+            File::open(initrd).with_context(|| format!("cannot read {}", initrd.display()))?;
+        }
         if let Some(size) = self.guest_memory.filter(|size| size.bytes() < MEMORY_MIN) {
             bail!("--guest-memory {size} is less than Linux needs: take 256M or more");
         }
@@ -72,14 +77,25 @@ impl LinuxArgs {
         Ok(())
     }
 
-    pub(super) fn initrd(&self) -> Result<Option<File>> {
-        let open = |path: &PathBuf| {
-            File::open(path).with_context(|| format!("cannot read {}", path.display()))
-        };
-        self.initrd.as_ref().map(open).transpose()
+    /// What guests are made of that run this program, or tests of suites.
+    pub(super) fn settings(&self, command: &[OsString], timeout: Duration) -> Settings {
+        let mut agent = ["compare", "--as-guest", "--timeout"]
+            .map(OsString::from)
+            .to_vec();
+        agent.push(format!("{}ms", timeout.as_millis()).into());
+        Settings {
+            kernel: self.kernel.clone(),
+            initrd: self.initrd.clone(),
+            files: self.guest_files.clone(),
+            memory_bytes: self.memory_bytes(),
+            parameters: self.parameters().into(),
+            agent,
+            command: command.into(),
+            timeout,
+        }
     }
 
-    pub(super) fn memory_bytes(&self) -> u64 {
+    fn memory_bytes(&self) -> u64 {
         if let Some(size) = self.guest_memory {
             return size.bytes();
         }
@@ -96,7 +112,7 @@ impl LinuxArgs {
         (available / 2).max(MEMORY_MIN) >> 20 << 20
     }
 
-    pub(super) fn parameters(&self) -> &str {
+    fn parameters(&self) -> &str {
         self.kernel_parameters.as_deref().unwrap_or_default()
     }
 }

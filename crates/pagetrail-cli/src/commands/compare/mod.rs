@@ -10,31 +10,31 @@ use pagetrail_compare::condition::{Condition, Verdict};
 use pagetrail_compare::environment::Environment;
 use pagetrail_compare::method::{self, Length, Plan, PlannedSuite};
 use pagetrail_compare::results::{Comparison, Setting};
-use pagetrail_compare::suite::Suite;
+use pagetrail_compare::suite::{PROGRAM, Suite};
 use pagetrail_compare::{Progress, page, text, work};
 use pagetrail_probes::Settings;
 
 use self::args::CompareArgs;
-use self::runner::{Local, PROGRAM};
+use self::runner::Local;
 use super::bench::clear_progress;
 use crate::exit;
 use crate::outfile::{Kind, OutFile};
 
+mod agent;
 pub(crate) mod args;
-mod capture;
-mod linux;
+mod guest_args;
 mod runner;
 mod tracker;
 mod waiting;
 
 /// Whether this is the first process of a guest that `compare` has started.
 pub(crate) fn is_first_process() -> bool {
-    linux::agent::is_first_process()
+    agent::is_first_process()
 }
 
 /// Is the first process of a guest.
 pub(crate) fn first_process() -> ExitCode {
-    linux::agent::first_process()
+    agent::first_process()
 }
 
 /// Runs the subcommand.
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.as_guest {
-        return linux::agent::serve(args);
+        return agent::serve(args);
     }
     let plan = plan(args)?;
     let mut all = plan.environments.iter().chain([&plan.against]);

@@ -10,24 +10,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pagetrail::{Capabilities, TrackMode};
 use pagetrail_compare::behaviour::{Behaviour, Digest, End};
+use pagetrail_compare::capture::Capture;
 use pagetrail_compare::environment::{Environment, Rounds};
+use pagetrail_compare::guest::Guests;
 use pagetrail_compare::method::{Outcome, Runner};
 use pagetrail_compare::sample::Sample;
-use pagetrail_compare::suite::Suite;
+use pagetrail_compare::suite::{PROGRAM, Suite};
 use pagetrail_compare::{Usage, work};
 use pagetrail_probes::{Found, Probes, Settings};
 use pagetrail_vm::check::{report, try_accesses, try_guest};
 
 use super::args::CompareArgs;
-use super::capture::Capture;
-use super::linux::Guests;
 use super::tracker::{self, Tracked};
 use super::waiting::{Limits, set_apart};
 use crate::session::guest;
 use crate::session::{start, subpage};
-
-/// The name of the suite that is one program.
-pub(super) const PROGRAM: &str = "program";
 
 /// A run that takes so many times as long as the first one hangs, if it takes this time, too.
 const TIMES_MAX: u32 = 50;
@@ -50,7 +47,7 @@ pub(super) struct Local<'a> {
     /// What the first run of each test took.
     first: HashMap<String, Duration>,
     /// Virtual machines with a kernel of their own.
-    guests: Guests<'a>,
+    guests: Guests,
 }
 
 impl<'a> Local<'a> {
@@ -68,7 +65,7 @@ impl<'a> Local<'a> {
             probed,
             probes: None,
             first: HashMap::new(),
-            guests: Guests::new(&args.linux, command, timeout),
+            guests: Guests::new(args.linux.settings(command, timeout)),
         })
     }
 

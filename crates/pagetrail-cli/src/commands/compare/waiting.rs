@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use pagetrail_compare::guest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
@@ -77,6 +78,16 @@ impl Limits {
         kill(child.id());
         child.wait()?;
         ended
+    }
+}
+
+impl guest::Limits for Limits {
+    fn begin(&mut self, time: Duration) {
+        Limits::begin(self, time);
+    }
+
+    fn are_over(&mut self) -> Result<bool> {
+        Ok(self.check()?.is_some())
     }
 }
 
