@@ -317,7 +317,7 @@ fn processes_of_one_address_space_are_refused_in_one_line() {
     let error = checkpointer.checkpoint().unwrap_err().to_string();
     assert!(error.contains("shares the memory"), "{error}");
     assert!(error.contains(&child) || error.contains(&sharer), "{error}");
-    assert_eq!(store.numbers().unwrap(), []);
+    assert!(store.numbers().unwrap().is_empty());
     family.kill().unwrap();
     family.wait().unwrap();
 }

@@ -135,7 +135,7 @@ impl Patched {
             patches,
         };
         let bytes = patched.starts().last().copied().unwrap_or(0);
-        match u64::from(data_from) + bytes.div_ceil(page_size.into()) == pages.into() {
+        match u64::from(data_from) + bytes.div_ceil(page_size.into()) == u64::from(pages) {
             true => Ok(patched),
             false => Err(Malformed("its patches are not as long as their bytes")),
         }
