@@ -55,7 +55,6 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     });
     ship::add(repo, &mut steps);
     steps.run("object stores", || object_stores(repo, &mut tally));
-    steps.run("C library", || capi::check(repo));
     steps.run("programs on libgc", || collector::test(repo));
     steps.run("Python's tests on the sub-page allocator", || {
         subpage::suites::short_of_python(repo)
@@ -67,6 +66,8 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
         posix::test(repo)
     });
     steps.run("CRIU", || checkpointer::test(repo));
+    // Last, because a part of it waits until the lane has no guest.
+    steps.run("C library", || capi::check(repo));
     match lane {
         Some(lane) => lane.join(&mut steps, &mut tally),
         None => in_guests(repo, &mut steps, &mut tally),
