@@ -3,10 +3,12 @@
 
 use std::error::Error as _;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use pagetrail::{Ended, Error};
 use pagetrail_report::words::printable;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A negative finding.
 pub(crate) const NEGATIVE: u8 = 1;
@@ -81,7 +83,7 @@ fn in_plain_words(line: &str) -> String {
 /// Says what went wrong, and which exit code that is.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     // The reader of a pipe that went away, `head` say, has what it wanted.
-    if is_broken_pipe(error) {
+    if is_broken_pipe(error) && has_no_reader(io::stdout()) {
         return ExitCode::SUCCESS;
     }
     message(&words(error));
@@ -155,9 +157,27 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     causes.any(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
+/// Whether nobody reads what is written there: other pipes and connections break, too.
+fn has_no_reader(output: impl AsFd) -> bool {
+    let now = Timespec::default();
+    let mut output = [PollFd::new(&output, PollFlags::OUT)];
+    let gone = PollFlags::ERR | PollFlags::HUP;
+    poll(&mut output, Some(&now)).is_ok() && output[0].revents().intersects(gone)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_without_a_reader_is_known() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        assert!(!has_no_reader(&writer));
+        drop(reader);
+        assert!(has_no_reader(&writer));
+        let file = tempfile::tempfile().expect("a file");
+        assert!(!has_no_reader(&file));
+    }
 
     #[test]
     fn messages_are_in_plain_words() {

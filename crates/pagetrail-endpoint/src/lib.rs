@@ -426,11 +426,9 @@ fn ask<S: Stream>(
     let stream = stream.with_context(|| format!("nobody answers at {address}"))?;
     let failed = || format!("cannot ask at {address}");
     let mut stream = Limited::new(stream, ANSWER_TIMEOUT);
-    write!(
-        stream,
-        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    )
-    .with_context(failed)?;
+    // At once: a daemon may answer as soon as it has read something.
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).with_context(failed)?;
     let mut text = String::new();
     let mut answer = stream.take(ANSWER_BYTES_MAX);
     answer.read_to_string(&mut text).with_context(failed)?;
