@@ -106,7 +106,7 @@ fn whatever_is_put_again_the_last_counts() {
             let manifest = publish(&mut writer, &rounds);
             expected.push((manifest.number, oracle.clone()));
         }
-        // A draft that is dropped leaves nothing, neither behind nor in what is known.
+        // A draft that is dropped leaves nothing in the store, nor in what the writer knows of it.
         let mut draft = writer.draft(PAGE as u32);
         for _ in 0..3 {
             let pages = (0..50).map(|page| (page, contents(&mut random)));

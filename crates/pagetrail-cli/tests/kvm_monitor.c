@@ -1,12 +1,13 @@
 /* A monitor with a guest of a few instructions on KVM: kvm_monitor MIB HOT_PAGES --id NAME
  *
  * The guest has MIB MiB of memory. It adds 1 to the first word of each of HOT_PAGES pages at its
- * second MiB, pass after pass, and with SIGUSR1 from then on to those of as many pages behind them;
- * every other page has a stamp from the monitor, and is left alone. With SIGUSR2 the guest reboots:
- * the monitor checks its memory, gives it other memory at another address, and prints a line as at
- * the start. With SIGHUP it has KVM map all guest memory before the guest goes on, and prints what is
- * left to map, in bytes, or "none" where KVM cannot. With SIGTERM it checks, and ends with 0 if all is as it should be. Beside it the monitor
- * has 8 MiB of its own, stamped and checked likewise. */
+ * second MiB, pass after pass, and with SIGUSR1 from then on to as many pages after these; every
+ * other page has a stamp from the monitor, and is left alone. With SIGUSR2 the guest reboots: the
+ * monitor checks its memory, gives it other memory at another address, and prints a line as at
+ * the start. With SIGHUP it has KVM map all guest memory before the guest goes on, and prints
+ * what is left to map, in bytes, or "none" where KVM cannot. With SIGTERM it checks, and ends
+ * with 0 if all is as it should be. Beside it the monitor has 8 MiB of its own, stamped and
+ * checked likewise. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/kvm.h>

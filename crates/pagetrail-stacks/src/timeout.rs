@@ -2,7 +2,7 @@
 //!
 //! A file of a process may lie on a file system whose server hangs (FUSE, NFS). The thread that
 //! reads it waits, and no option of `open(2)` or `read(2)` prevents that. So a thread of its own
-//! reads, and is left behind.
+//! reads, and is abandoned when it takes too long.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How long a file may take.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Threads that may be left behind at the same time; beyond that no file is read.
+/// Directories with abandoned threads at the same time; with more of them no file is read.
 const LEFT_MAX: usize = 16;
 
 /// Directories of files that did not answer, and the threads that still wait for these. Other files
@@ -45,7 +45,7 @@ pub(crate) fn within<T: Send + 'static>(
     match result.recv_timeout(timeout) {
         Ok(read) => read,
         Err(_) => {
-            // Before the channel ends, by which the thread learns that it was left behind.
+            // Before the channel ends, by which the thread learns that it was abandoned.
             let mut silent = silent();
             *silent.get_or_insert_default().entry(directory).or_default() += 1;
             drop(silent);
@@ -55,7 +55,7 @@ pub(crate) fn within<T: Send + 'static>(
     }
 }
 
-/// Says that a thread which was left behind waits no more.
+/// Notes that an abandoned thread has come to its end.
 fn answers(directory: &Path) {
     let mut silent = silent();
     let Some(known) = silent.as_mut() else { return };

@@ -224,12 +224,13 @@ impl TopState {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use pagetrail_report::testing;
 
     use super::*;
 
-    fn watched(rounds: u32) -> TopState {
+    /// The view of a made-up recording after its last round.
+    pub(crate) fn watched(rounds: u32) -> TopState {
         let trail = testing::program(rounds);
         let mut state = TopState::new(trail.header.clone());
         for round in &trail.rounds {

@@ -292,6 +292,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
+    use crate::state::tests::watched;
 
     fn screen(state: &TopState, width: u16, height: u16) -> String {
         screen_of(state, &ProcessTable::default(), width, height)
@@ -303,16 +304,6 @@ mod tests {
             .draw(|frame| draw(frame, state, processes))
             .expect("it has no I/O");
         terminal.backend().to_string()
-    }
-
-    fn watched(rounds: u32) -> TopState {
-        let trail = testing::program(rounds);
-        let mut state = TopState::new(trail.header.clone());
-        for round in &trail.rounds {
-            state.push_round(round, &trail.mappings);
-        }
-        state.refresh();
-        state
     }
 
     #[test]

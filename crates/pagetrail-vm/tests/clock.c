@@ -1,4 +1,5 @@
-// What the clock says to a program by the vDSO, held against the kernel's own answers before and after.
+// The time that a program reads by the vDSO lies between two answers of the kernel itself, one
+// before and one after.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

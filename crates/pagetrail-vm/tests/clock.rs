@@ -1,4 +1,4 @@
-//! The time that a program reads by the vDSO, held against what the kernel says before and after;
+//! The time that a program reads by the vDSO, compared with what the kernel says before and after;
 //! in threads and in a forked child. Where the program can use the vDSO, a look takes no VM exit.
 //!
 //! This program starts itself as the process that becomes the guest. Needs a KVM that runs guests.

@@ -154,10 +154,10 @@ impl Image {
             let Source::Stored { pack, page: place } = run.source else {
                 continue;
             };
-            let (gap, behind) = rest.split_at_mut((run.start - at) as usize);
+            let (gap, after) = rest.split_at_mut((run.start - at) as usize);
             gap.fill(0);
-            let (out, behind) = behind.split_at_mut((run.pages * page_size) as usize);
-            rest = behind;
+            let (out, after) = after.split_at_mut((run.pages * page_size) as usize);
+            rest = after;
             at = run.start + run.pages * page_size;
             pieces.push(Piece { pack, place, out });
         }

@@ -152,8 +152,8 @@ impl Packs {
                     out,
                 });
             }
-            let (out, behind) = std::mem::take(&mut rest).split_at_mut(count);
-            rest = behind;
+            let (out, after) = std::mem::take(&mut rest).split_at_mut(count);
+            rest = after;
             place += (count / page_size) as u32;
             parts.push(Part {
                 pack,

@@ -44,8 +44,8 @@ pub(super) struct HandOvers {
     back: OnceLock<Job>,
 }
 
-/// Ranges, and what came of each. Words alone, since a tracker that is killed must leave nothing
-/// locked behind.
+/// Ranges, and the outcome of each. Atomic words, because a tracker that is killed would leave a
+/// mutex locked.
 #[derive(Debug)]
 struct Job(SharedWords);
 
