@@ -305,12 +305,12 @@ impl Space {
         let mut gone = self.armed.union(&self.compared).difference(&kept);
         let (regions, comparing) = (&self.regions, &self.compared);
         self.untracked.retain(|untracked| {
-            let kept = still_there(untracked, regions, &mapped);
-            if !kept && untracked.compared {
+            let is_there = still_there(untracked, regions, &kept);
+            if !is_there && untracked.compared {
                 let range = PageSet::from_iter([untracked.region.range]);
                 gone.union_with(&range.intersection(comparing));
             }
-            kept
+            is_there
         });
         self.forget(&gone);
         self.read_only = self.read_only.intersection(&kept);

@@ -4,14 +4,12 @@ use crate::page_set::PageSet;
 use crate::region::Region;
 use crate::types::UntrackedRegion;
 
-/// Whether all of the region is still mapped, and by mappings of the same kind.
-pub(super) fn still_there(
-    untracked: &UntrackedRegion,
-    regions: &[Region],
-    mapped: &PageSet,
-) -> bool {
+/// Whether all of the region is still mapped, and by mappings of the same kind. `kept`: what is
+/// mapped and was not replaced by another backing. A file may be mapped over itself at another
+/// offset, and a new file often has the inode number of a deleted one.
+pub(super) fn still_there(untracked: &UntrackedRegion, regions: &[Region], kept: &PageSet) -> bool {
     let region = &untracked.region;
-    mapped.covers(region.range)
+    kept.covers(region.range)
         && regions
             .iter()
             .filter(|now| now.range.intersection(&region.range).is_some())

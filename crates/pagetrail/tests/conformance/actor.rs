@@ -127,6 +127,23 @@ fn perform(line: &str) -> Result<u64, String> {
             "pid" => Ok(std::process::id().into()),
             "map" => map(words[1], number(2)?, std::ptr::null_mut(), 0),
             "map-at" => map(words[1], number(2)?, number(3)? as *mut _, libc::MAP_FIXED),
+            // A part of the file of a kind that is kept; arguments: `private` or `shared`, pages,
+            // address, first page of the file.
+            "map-kept" => {
+                let sharing = match words[1] {
+                    "private" => libc::MAP_PRIVATE,
+                    _ => libc::MAP_SHARED,
+                };
+                let address = libc::mmap(
+                    number(3)? as *mut _,
+                    (number(2)? * page) as usize,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    sharing | libc::MAP_FIXED,
+                    KEPT.load(Ordering::Relaxed),
+                    (number(4)? * page) as i64,
+                );
+                check(address as i64)
+            }
             // All pages at once; arguments: address, pages, value.
             "fill" => {
                 for i in 0..number(2)? {
@@ -188,7 +205,7 @@ fn perform(line: &str) -> Result<u64, String> {
                         .into(),
                 )
             }
-            // Of the file of kind `memfd-kept`; arguments: first page, pages.
+            // Of the file that is kept; arguments: first page, pages.
             "punch" => {
                 let (from, len) = (number(1)? * page, number(2)? * page);
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -283,7 +300,7 @@ pub(crate) fn poke(pid: u32, address: u64, value: u64) -> Result<u64, String> {
     }
 }
 
-/// The descriptor of the last file of kind `memfd-kept`.
+/// The descriptor of the last file of kind `memfd-kept` or `file-kept`.
 static KEPT: AtomicI32 = AtomicI32::new(-1);
 
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -347,6 +364,12 @@ unsafe fn map(kind: &str, pages: u64, at: *mut libc::c_void, flags: i32) -> Resu
             ),
             "memfd-kept" => {
                 let kept = libc::memfd_create(c"conformance".as_ptr(), libc::MFD_CLOEXEC);
+                KEPT.store(kept, Ordering::Relaxed);
+                file(libc::dup(kept), libc::MAP_SHARED)
+            }
+            "file-kept" => {
+                let kept = temporary();
+                check(kept.into())?;
                 KEPT.store(kept, Ordering::Relaxed);
                 file(libc::dup(kept), libc::MAP_SHARED)
             }

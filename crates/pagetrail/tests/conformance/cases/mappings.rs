@@ -87,6 +87,41 @@ pub(super) fn untouched_replaced(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
+/// The same file at another offset is another mapping, of which nothing is known. A file that gets
+/// the inode number of a deleted one looks the same.
+pub(super) fn another_part(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    let p = page_size();
+    for (kind, sharing) in [
+        ("memfd-kept", "private"),
+        ("memfd-kept", "shared"),
+        ("file-kept", "private"),
+        ("file-kept", "shared"),
+    ] {
+        if !t.subject.whole {
+            t.watch = None;
+        }
+        let Ok(start) = t.actor.try_act(&format!("map {kind} 48")) else {
+            continue; // A file system that cannot create such files.
+        };
+        t.actor.act(&format!("unmap {} 32", start + 16 * p));
+        t.actor.act(&format!("map-kept {sharing} 16 {start} 0"));
+        t.begin(&[pages(start, 16)])?;
+        t.write(start + p);
+        t.expect(&[start + p], pages(start, 16))?;
+        // All of it, then the end of it and more.
+        for (first, part) in [(0, 20), (4, 8)] {
+            let at = start + first * p;
+            t.actor.act(&format!("map-kept {sharing} 12 {at} {part}"));
+            for page in [2, 2, 7, 11] {
+                t.write(at + page * p);
+                t.expect(&[at + page * p], pages(at, 12))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Discards memory as allocators do that return it to the system and keep the addresses.
 pub(super) fn given_back(t: &mut Trial<'_>) -> Outcome {
     t.needs_free_mappings()?;

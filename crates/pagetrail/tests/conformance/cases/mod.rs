@@ -224,6 +224,10 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::untouched_replaced,
     },
     Case {
+        name: "a file mapped over another part of it",
+        run: mappings::another_part,
+    },
+    Case {
         name: "discarded by mapping over, then reused",
         run: mappings::given_back,
     },
