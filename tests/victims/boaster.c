@@ -37,6 +37,6 @@ int main(int argc, char **argv) {
         printf("%lx\n", (unsigned long)address);
     }
     victim_ready();
-    while (!over()) pause();
+    victim_rest();
     return 0;
 }

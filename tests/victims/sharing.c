@@ -35,7 +35,7 @@ int main(int argc, char **argv) {
     struct sigaction action = {.sa_handler = removes};
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
     victim_ready();
-    while (!over()) pause();
+    victim_rest();
     kill(child, SIGKILL);
     return 0;
 }

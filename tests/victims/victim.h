@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -68,6 +69,19 @@ __attribute__((unused)) static void victim_start(int argc, char **argv) {
 __attribute__((unused)) static void victim_ready(void) {
     puts("ready");
     fflush(stdout);
+}
+
+/* Sleeps until the end, except in signal handlers. Not by pause(), which would miss a signal that comes between over()
+ * and it, nor in steps, each of which would write to the stack. */
+__attribute__((unused)) static void victim_rest(void) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (!over()) {
+        struct timespec left = {.tv_sec = (time_t)(victim_until - now()) + 1};
+        ppoll(NULL, 0, &left, &before);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 /* Puts this thread, and those that it creates from now on, under a seccomp filter that kills for a system call. */
