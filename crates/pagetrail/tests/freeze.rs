@@ -215,7 +215,8 @@ fn mappings_may_change_while_their_pages_are_kept() {
             let mut here = untracked.filter(|untracked| {
                 untracked.region.inode == 0 && untracked.region.range.start() >> 40 == BASE >> 40
             });
-            assert!(here.next().is_none(), "{what}: not tracked any more");
+            let lost = here.next();
+            assert!(lost.is_none(), "{what}: not tracked any more: {lost:?}");
             round.commit();
             change(&victim);
         }
