@@ -87,7 +87,7 @@ pub(super) fn untouched_replaced(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
-/// The same file at another offset is another mapping, of which nothing is known. A file that gets
+/// A file mapped at another offset is another mapping, of which nothing is known. A file that gets
 /// the inode number of a deleted one looks the same.
 pub(super) fn another_part(t: &mut Trial<'_>) -> Outcome {
     t.needs_free_mappings()?;
