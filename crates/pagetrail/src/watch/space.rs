@@ -313,7 +313,13 @@ impl Space {
             is_there
         });
         self.forget(&gone);
-        self.read_only = self.read_only.intersection(&kept);
+        // The same file, opened for writing, may be mapped in the place of one that was not.
+        let writable = self
+            .regions
+            .iter()
+            .filter(|region| region.permissions.write);
+        let writable: PageSet = writable.map(|region| region.range).collect();
+        self.read_only = self.read_only.intersection(&kept).difference(&writable);
         let mut new = PageSet::new();
         for region in self.regions.iter().filter(|region| self.wants(region)) {
             new.insert(region.range);

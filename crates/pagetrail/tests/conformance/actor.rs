@@ -127,22 +127,33 @@ fn perform(line: &str) -> Result<u64, String> {
             "pid" => Ok(std::process::id().into()),
             "map" => map(words[1], number(2)?, std::ptr::null_mut(), 0),
             "map-at" => map(words[1], number(2)?, number(3)? as *mut _, libc::MAP_FIXED),
-            // A part of the file of a kind that is kept; arguments: `private` or `shared`, pages,
-            // address, first page of the file.
+            // A part of the file of a kind that is kept; arguments: `private`, `shared` or, of the
+            // file opened for reading, `read-only`; pages, address, first page of the file.
             "map-kept" => {
-                let sharing = match words[1] {
-                    "private" => libc::MAP_PRIVATE,
-                    _ => libc::MAP_SHARED,
+                let kept = KEPT.load(Ordering::Relaxed);
+                let (sharing, rights, file) = match words[1] {
+                    "private" => (libc::MAP_PRIVATE, libc::PROT_WRITE, kept),
+                    "shared" => (libc::MAP_SHARED, libc::PROT_WRITE, kept),
+                    _ => {
+                        let path = CString::new(format!("/proc/self/fd/{kept}"));
+                        let path = path.expect("no zeros");
+                        let file = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+                        (libc::MAP_SHARED, 0, check(file.into())? as i32)
+                    }
                 };
                 let address = libc::mmap(
                     number(3)? as *mut _,
                     (number(2)? * page) as usize,
-                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::PROT_READ | rights,
                     sharing | libc::MAP_FIXED,
-                    KEPT.load(Ordering::Relaxed),
+                    file,
                     (number(4)? * page) as i64,
                 );
-                check(address as i64)
+                let outcome = check(address as i64);
+                if file != kept {
+                    libc::close(file);
+                }
+                outcome
             }
             // All pages at once; arguments: address, pages, value.
             "fill" => {

@@ -122,6 +122,39 @@ pub(super) fn another_part(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
+/// Nothing can be written through a shared mapping of a file that was opened for reading, until
+/// another one takes its place.
+pub(super) fn again_for_writing(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    t.needs_whole()?;
+    let p = page_size();
+    let other = pages(t.map("anon", 1)?, 1);
+    for kind in ["memfd-kept", "file-kept"] {
+        for is_new in [false, true] {
+            t.watch = None;
+            let Ok(start) = t.actor.try_act(&format!("map {kind} 16")) else {
+                continue; // A file system that cannot create such files.
+            };
+            if is_new {
+                t.begin(&[other])?;
+            }
+            t.actor.act(&format!("map-kept read-only 16 {start} 0"));
+            t.actor.act(&format!("look {start} 8"));
+            if is_new {
+                t.collect()?;
+            } else {
+                t.begin(&[other])?;
+            }
+            t.actor.act(&format!("map-kept shared 16 {start} 0"));
+            for page in [2, 2, 9] {
+                t.write(start + page * p);
+                t.expect(&[start + page * p], pages(start, 16))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Discards memory as allocators do that return it to the system and keep the addresses.
 pub(super) fn given_back(t: &mut Trial<'_>) -> Outcome {
     t.needs_free_mappings()?;

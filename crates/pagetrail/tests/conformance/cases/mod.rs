@@ -228,6 +228,10 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::another_part,
     },
     Case {
+        name: "a read-only file mapped again for writing",
+        run: mappings::again_for_writing,
+    },
+    Case {
         name: "discarded by mapping over, then reused",
         run: mappings::given_back,
     },
