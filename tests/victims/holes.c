@@ -1,7 +1,8 @@
 /* Threads stamp the pages of one mapping without a pause, argv[3] pages each of argv[2] threads, and find in each what
  * they have left there. Each counts its steps in the first of its pages. With argv[4] "holes" the main thread unmaps
  * pages in the middle, which nobody stamps, and has there a file, or memory anew, in turn; with "grows" it has the
- * mapping grow and shrink at its end; with argv[5] each step of these waits for a SIGUSR1. */
+ * mapping grow and shrink at its end; with "splits", too, and half of what it has grown by may not be written; with
+ * argv[5] each step of these waits for a SIGUSR1. */
 #include "victim.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -80,6 +81,12 @@ int main(int argc, char **argv) {
             memset((char *)BASE + bytes, 1, TAIL);
             next();
             CHECK(mremap((void *)BASE, bytes + TAIL, bytes, 0) == (void *)BASE);
+        } else if (!strcmp(argv[4], "splits")) {
+            CHECK(mremap((void *)BASE, bytes, bytes + TAIL, 0) == (void *)BASE);
+            memset((char *)BASE + bytes, 1, TAIL);
+            CHECK(mprotect((char *)BASE + bytes + TAIL / 2, TAIL / 2, PROT_READ) == 0);
+            next();
+            CHECK(munmap((char *)BASE + bytes, TAIL) == 0);
         }
     }
     return 0;

@@ -7,7 +7,12 @@
 mod support;
 
 use pagetrail::Technique::PagemapScan;
-use pagetrail::{Choice, DirtySource, Held, Memory, PageRange, PageSet, Target, Watch, page_size};
+use pagetrail::{
+    Choice, DirtySource, Held, Memory, PageRange, PageSet, Region, Target, Watch, page_size,
+};
+use rustix::fd::OwnedFd;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 use support::{Victim, random, row, times, working};
 
@@ -32,6 +37,7 @@ fn collect_held(watch: &mut Watch, held: &dyn Held) -> PageSet {
 
 #[test]
 fn pages_are_those_of_the_instant() {
+    let _beside = beside_others();
     let subject = "freeze";
     if working(subject, &[PagemapScan]).is_empty() {
         return;
@@ -101,6 +107,7 @@ fn pages_are_those_of_the_instant() {
 
 #[test]
 fn a_freeze_that_is_dropped_lets_the_target_write() {
+    let _beside = beside_others();
     if working("freeze", &[PagemapScan]).is_empty() {
         return;
     }
@@ -153,32 +160,72 @@ fn all_go_on(victim: &Victim, threads: u64) {
 }
 
 /// The mappings of a victim `holes` at its addresses.
-fn mappings(victim: &Victim) -> String {
-    let maps = std::fs::read_to_string(format!("/proc/{}/maps", victim.pid())).unwrap();
-    let here = maps.lines().filter(|line| line.starts_with("10000"));
-    here.map(|line| format!("{line}\n")).collect()
+fn mappings(victim: &Victim) -> Vec<Region> {
+    let mut regions = Region::of_process(victim.pid()).unwrap();
+    regions.retain(|region| region.range.start() >> 40 == BASE >> 40);
+    regions
 }
 
-/// Has the victim change its mapping, and waits until it has.
-fn change(victim: &Victim) {
-    let before = mappings(victim);
+/// Has the victim change its mapping, and waits until all of the change is done.
+fn change(victim: &Victim, is_done: impl Fn(&[Region]) -> bool) {
     victim.signal(rustix::process::Signal::USR1);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while mappings(victim) == before {
-        assert!(Instant::now() < deadline, "it changes nothing");
+    while !is_done(&mappings(victim)) {
+        let now = mappings(victim);
+        assert!(Instant::now() < deadline, "it changes nothing: {now:?}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
+/// Copies of all userfaultfds of this process, as a child has them that it is just starting, from
+/// `fork(2)` to `execve(2)`: however late that comes on a busy machine.
+fn copies_of_userfaultfds() -> Vec<OwnedFd> {
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let numbers = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let of_memory = numbers.filter(|entry| {
+        std::fs::read_link(entry.path())
+            .is_ok_and(|to| to.as_os_str() == "anon_inode:[userfaultfd]")
+    });
+    let numbers = of_memory.map(|entry| entry.file_name().to_string_lossy().parse().unwrap());
+    let copies = numbers.map(|number| pidfd_getfd(&own, number, PidfdGetfdFlags::empty()));
+    copies.map(Result::unwrap).collect()
+}
+
+/// Other tests may not begin before their userfaultfds can be told from those of this one.
+static ALONE: RwLock<()> = RwLock::new(());
+
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    ALONE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A mapping that is changed while its pages are kept is given back all the same: nobody waits for
-/// good, all stays tracked, and what was kept is not reported as replaced.
+/// good, all stays tracked, and what was kept is not reported as replaced. None of that waits for
+/// the last copy of a descriptor to be closed.
 #[test]
 fn mappings_may_change_while_their_pages_are_kept() {
     const THREADS: u64 = 4;
+    let _alone = ALONE.write().unwrap_or_else(PoisonError::into_inner);
     if working("freeze", &[PagemapScan]).is_empty() {
         return;
     }
-    for what in ["holes", "grows"] {
+    let bytes = (THREADS * PAGES + 16) * page_size();
+    let all = PageRange::new(BASE, BASE + bytes).unwrap();
+    let size = |now: &[Region]| -> u64 {
+        let writable = now.iter().filter(|region| region.permissions.write);
+        writable.map(|region| region.range.bytes()).sum()
+    };
+    let whole = |now: &[Region]| size(now) == bytes && now.iter().all(|now| now.permissions.write);
+    let holes = |now: &[Region]| now.iter().any(|region| region.inode != 0);
+    let grown = |now: &[Region]| size(now) == bytes + 32 * page_size();
+    let split = |now: &[Region]| now.last().is_some_and(|last| !last.permissions.write);
+    // What it does meanwhile; and whether its mappings are given back, or the freeze is dropped.
+    let changes: [(&str, &dyn Fn(&[Region]) -> bool, bool); 4] = [
+        ("holes", &holes, true),
+        ("grows", &grown, true),
+        ("grows", &grown, false),
+        ("splits", &split, true),
+    ];
+    for (what, is_done, thaws) in changes {
         let arguments = [600, THREADS, PAGES].map(|n| n.to_string());
         let [seconds, threads, pages] = arguments.each_ref().map(String::as_str);
         let arguments = [seconds, threads, pages, what, "asked"];
@@ -186,30 +233,34 @@ fn mappings_may_change_while_their_pages_are_kept() {
             return;
         };
         let mut watch = watch(victim.pid());
-        let all = PageRange::new(BASE, BASE + (THREADS * PAGES + 16) * page_size()).unwrap();
-        for _ in 0..times(4, 100) {
+        for _ in 0..times(3, 100) {
             // Until it is one mapping, all of it armed, of which the watch knows.
             for _ in 0..2 {
                 watch.collect().unwrap().commit();
             }
-            assert_eq!(mappings(&victim).lines().count(), 1);
+            assert_eq!(mappings(&victim).len(), 1);
             watch.prepare_freeze().unwrap();
             let held = watch.hold().unwrap();
             collect_held(&mut watch, &*held);
             let mut frozen = watch.freeze(&*held, &PageSet::from(all)).unwrap();
             assert!(frozen.pages().page_count() > PAGES);
+            let copies = copies_of_userfaultfds();
+            assert!(copies.len() >= 2);
             held.release();
-            change(&victim);
-            let held = watch.hold().unwrap();
-            frozen.thaw(&*held).unwrap();
-            held.release();
+            change(&victim, is_done);
+            if thaws {
+                let held = watch.hold().unwrap();
+                frozen.thaw(&*held).unwrap();
+                held.release();
+            }
             drop(frozen);
             all_go_on(&victim, THREADS);
             let round = watch.collect().unwrap();
             let first = PageRange::new(BASE, BASE + PAGES * page_size()).unwrap();
-            assert!(
-                !round.remapped().intersects(first),
-                "{what}: not handed back"
+            assert_eq!(
+                round.remapped().intersects(first),
+                !thaws,
+                "{what}: given back: {thaws}"
             );
             let untracked = round.untracked().iter();
             let mut here = untracked.filter(|untracked| {
@@ -218,7 +269,8 @@ fn mappings_may_change_while_their_pages_are_kept() {
             let lost = here.next();
             assert!(lost.is_none(), "{what}: not tracked any more: {lost:?}");
             round.commit();
-            change(&victim);
+            drop(copies);
+            change(&victim, whole);
         }
         drop(watch);
         victim.is_clean(true);
@@ -230,6 +282,7 @@ fn mappings_may_change_while_their_pages_are_kept() {
 /// those who wait: the watch stays, and is not asked.
 #[test]
 fn a_drop_leaves_no_thread_waiting() {
+    let _beside = beside_others();
     const THREADS: u64 = 8;
     if working("freeze", &[PagemapScan]).is_empty() {
         return;
@@ -258,6 +311,7 @@ fn a_drop_leaves_no_thread_waiting() {
 
 #[test]
 fn a_process_with_pinned_pages_is_refused() {
+    let _beside = beside_others();
     if working("freeze", &[PagemapScan]).is_empty() {
         return;
     }

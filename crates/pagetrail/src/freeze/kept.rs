@@ -14,7 +14,7 @@ use crate::sys::remote_memory;
 use crate::sys::shared_words::SharedWords;
 use crate::sys::uffd::{FAULTS_AT_ONCE, Fault, Uffd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::sync::atomic::Ordering::SeqCst;
@@ -138,8 +138,8 @@ impl Kept {
         &self.uffd
     }
 
-    pub(super) fn pagemap_fd(&self) -> BorrowedFd<'_> {
-        self.pagemap.as_fd()
+    pub(super) fn pagemap(&self) -> &Pagemap {
+        &self.pagemap
     }
 
     /// Answers threads that wait to write, and hands mappings over, until it is asked to stop or

@@ -8,7 +8,9 @@
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::maps::Maps;
 use crate::region::Region;
-use crate::sys::uffd::Uffd;
+use crate::sys::pagemap::{OWNED, Pagemap, Query, Vector};
+use crate::sys::uffd::{Mode, Uffd};
+use rustix::io::Errno;
 
 /// Ends the registration of ranges, and lets the threads go on that wait in them.
 ///
@@ -38,30 +40,125 @@ pub(super) fn let_go(uffd: &Uffd, pid: u32, ranges: &[PageRange]) {
     }
 }
 
-/// The parts of mappings that still are registered as they were when they were lent, while the
-/// target is held; and whether all is as it was.
-pub(super) fn still_lent(uffd: &Uffd, lent: &[Region], regions: &[Region]) -> (PageSet, bool) {
-    let (mut still, mut as_it_was) = (PageSet::new(), true);
-    for region in lent {
-        let at = regions.partition_point(|now| now.range.start() < region.range.start());
-        if regions.get(at) == Some(region) {
-            still.insert(region.range);
-            continue;
-        }
-        as_it_was = false;
-        for (piece, now) in pieces(region.range, regions) {
-            let first = PageRange::new(piece.start(), piece.start() + page_size());
-            // What has come anew is not registered, and has nothing to release. Else the page is
-            // in the next round, written or not.
-            if now.inode == 0
-                && !now.permissions.shared
-                && first.is_some_and(|first| uffd.release(first).is_ok())
-            {
-                still.insert(piece);
-            }
+/// Lets go, like [`let_go`], of ranges that were lent, and of what the mappings there have grown by
+/// since.
+pub(super) fn let_go_grown(uffd: &Uffd, pid: u32, lent: &PageSet) {
+    let mut all = lent.clone();
+    if let Ok(regions) = regions(pid) {
+        for range in lent.ranges() {
+            let now = pieces(*range, &regions).map(|(_, region)| region);
+            all.extend(now.filter(|now| may_be_lent(now)).map(|now| now.range));
         }
     }
-    (still, as_it_was)
+    let_go(uffd, pid, all.ranges());
+}
+
+/// What knows with which userfaultfd a mapping of a held process is registered.
+pub(super) struct Registrations<'a> {
+    /// The asynchronous one.
+    pub(super) lender: &'a Uffd,
+    /// The one of the freeze.
+    pub(super) uffd: &'a Uffd,
+    pub(super) pagemap: &'a Pagemap,
+}
+
+impl Registrations<'_> {
+    /// The mappings that still are registered with the userfaultfd of the freeze; and whether all
+    /// is as it was when they were lent. They include what they have grown by: it is registered
+    /// with them, and nobody else can register it until that ends.
+    pub(super) fn still_lent(&self, lent: &[Region], regions: &[Region]) -> (PageSet, bool) {
+        let (mut still, mut as_it_was) = (PageSet::new(), true);
+        let mut vector = Vector::new();
+        let ranges: PageSet = lent.iter().map(|region| region.range).collect();
+        for region in lent {
+            let at = regions.partition_point(|now| now.range.start() < region.range.start());
+            if regions.get(at) == Some(region) {
+                still.insert(region.range);
+                continue;
+            }
+            as_it_was = false;
+            for (_, now) in pieces(region.range, regions) {
+                still.extend(self.is_lent(now, &mut vector).then_some(now.range));
+            }
+            // Grown, and cut off from it since, by a change of protection, say.
+            let (below, above) = adjacent(region.range, regions);
+            for now in below.take_while(|now| !ranges.intersects(now.range)) {
+                if !self.is_lent(now, &mut vector) {
+                    break;
+                }
+                still.insert(now.range);
+            }
+            for now in above.take_while(|now| !ranges.intersects(now.range)) {
+                if !self.is_lent(now, &mut vector) {
+                    break;
+                }
+                still.insert(now.range);
+            }
+        }
+        (still, as_it_was)
+    }
+
+    /// Whether a mapping is registered with the userfaultfd of the freeze. Others may be new, or
+    /// the target's own business: to ask changes nothing in them.
+    fn is_lent(&self, region: &Region, vector: &mut Vector) -> bool {
+        let start = region.range.start();
+        let Some(first) = PageRange::new(start, start + page_size()) else {
+            return false;
+        };
+        let mut is_synchronous = || {
+            let scanned = self.pagemap.scan(first, REGISTERED, vector, |_| {});
+            scanned == Err(Errno::PERM)
+        };
+        if !may_be_lent(region) || !is_synchronous() {
+            return false;
+        }
+        match self.lender.register(first, Mode::WriteProtect) {
+            Ok(()) => {
+                // Nobody had it.
+                let _ = self.lender.unregister(first);
+                false
+            }
+            // Nothing changes where it is registered so already.
+            Err(Errno::BUSY) => self.uffd.register(region.range, Mode::WriteProtect).is_ok(),
+            Err(_) => false,
+        }
+    }
+}
+
+/// Selects nothing that is needed, and fails where a mapping is not registered for asynchronous
+/// write protection.
+const REGISTERED: Query = Query {
+    only_registered: true,
+    ..OWNED
+};
+
+/// Whether a mapping is of the only kind that is lent.
+fn may_be_lent(region: &Region) -> bool {
+    region.inode == 0 && !region.permissions.shared
+}
+
+/// The mappings that follow each other without a gap: below what mappings have of a range,
+/// downwards, and above that, upwards.
+fn adjacent(
+    range: PageRange,
+    regions: &[Region],
+) -> (impl Iterator<Item = &Region>, impl Iterator<Item = &Region>) {
+    let from = regions.partition_point(|region| region.range.end() <= range.start());
+    let to = regions.partition_point(|region| region.range.start() < range.end());
+    let here = &regions[from..to];
+    let start = here.first().map_or(range, |region| region.range).start();
+    let end = here.last().map_or(range, |region| region.range).end();
+    let below = regions[..from].iter().rev().scan(start, |start, region| {
+        let is_next = region.range.end() == *start;
+        *start = region.range.start();
+        is_next.then_some(region)
+    });
+    let above = regions[to..].iter().scan(end, |end, region| {
+        let is_next = region.range.start() == *end;
+        *end = region.range.end();
+        is_next.then_some(region)
+    });
+    (below, above)
 }
 
 /// The mappings of a process.
@@ -89,7 +186,7 @@ mod tests {
     use crate::region::Permissions;
 
     #[test]
-    fn pieces_of_a_range_are_what_mappings_have_of_it() {
+    fn what_mappings_have_of_a_range_and_beside_it() {
         let page = page_size();
         let range = |from: u64, to: u64| PageRange::new(from * page, to * page).unwrap();
         let permissions = Permissions {
@@ -105,6 +202,18 @@ mod tests {
             .collect();
         assert_eq!(found, [range(2, 3), range(4, 5), range(5, 8)]);
         assert_eq!(pieces(range(9, 12), &regions).count(), 0);
+        let beside = |of: PageRange| {
+            let (below, above) = adjacent(of, &regions);
+            let ranges = |region: &Region| region.range;
+            (
+                below.map(ranges).collect::<Vec<_>>(),
+                above.map(ranges).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(beside(range(6, 7)), (vec![range(4, 5)], vec![]));
+        assert_eq!(beside(range(4, 5)), (vec![], vec![range(5, 9)]));
+        assert_eq!(beside(range(9, 12)).0, [range(5, 9), range(4, 5)]);
+        assert_eq!(beside(range(9, 12)).1, [range(12, 13)]);
         assert_eq!(pieces(range(20, 30), &regions).count(), 0);
     }
 }

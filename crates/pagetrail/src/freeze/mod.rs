@@ -37,6 +37,7 @@ use crate::sys::uffd::{Features, Uffd};
 use crate::sys::{same_memory, survivor};
 use hand_over::Direction;
 use kept::Kept;
+use lending::Registrations;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -166,7 +167,7 @@ fn handle(kept: &Kept) {
     let [lender, order, done] = kept.hand_overs.fds().map(|fd| fd.as_raw_fd());
     let mut keep = [
         kept.uffd().as_fd().as_raw_fd(),
-        kept.pagemap_fd().as_raw_fd(),
+        kept.pagemap().as_fd().as_raw_fd(),
         kept.stop.as_raw_fd(),
         kept.tracker.as_raw_fd(),
         lender,
@@ -332,8 +333,14 @@ impl Frozen for FrozenProcess {
         held.check()?;
         check_writers(self.pid, held.threads())?;
         let regions = lending::regions(self.pid).map_err(Error::io("reading maps"))?;
-        let (still, as_it_was) = lending::still_lent(self.uffd(), &self.lent, &regions);
+        let registrations = Registrations {
+            lender: &self.lender,
+            uffd: self.uffd(),
+            pagemap: self.handler.kept.pagemap(),
+        };
+        let (still, as_it_was) = registrations.still_lent(&self.lent, &regions);
         self.lent.clear();
+        self.left.union_with(&still);
         let back = self.handler.hand_over(Direction::Back, still.ranges())?;
         if let Err(error) = held.check() {
             // What it wrote between two registrations left no trace: the source has to find these
@@ -355,7 +362,7 @@ impl Drop for FrozenProcess {
             return;
         }
         // While faults are still being answered: after this no thread waits for that.
-        lending::let_go(self.uffd(), self.pid, self.left.ranges());
+        lending::let_go_grown(self.uffd(), self.pid, &self.left);
         // With the handler the last copies of the descriptor are closed.
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
