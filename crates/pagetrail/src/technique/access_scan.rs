@@ -23,7 +23,7 @@
 //!   private or shared.
 
 use super::pagemap_scan::{HugePages, block_bytes};
-use super::{ArmError, Armed, Collected, Tracker};
+use super::{ArmError, Armed, Collected, OTHERS, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -161,9 +161,7 @@ impl Tracker for AccessScan {
         let range = region.range;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
-            Errno::BUSY => {
-                ArmError::Untrackable("the program tracks it with its own userfaultfd".into())
-            }
+            Errno::BUSY => ArmError::Untrackable(OTHERS.into()),
             Errno::INVAL | Errno::PERM if region.inode != 0 => {
                 ArmError::Untrackable("the kernel does not report accesses to mapped files".into())
             }

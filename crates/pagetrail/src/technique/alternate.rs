@@ -119,6 +119,10 @@ impl Tracker for Alternate {
         self.current().add_populated(region, out)
     }
 
+    fn is_others(&mut self, range: PageRange) -> bool {
+        self.now == AccessKind::Writes && self.writes.is_others(range)
+    }
+
     fn forget(&mut self, range: PageRange) {
         self.writes.forget(range);
         self.accesses.forget(range);

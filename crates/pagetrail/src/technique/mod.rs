@@ -62,6 +62,9 @@ pub(crate) enum Missed {
     All,
 }
 
+/// Why memory cannot be armed that another userfaultfd has.
+pub(crate) const OTHERS: &str = "the program tracks it with its own userfaultfd";
+
 /// Why a region could not be armed.
 #[derive(Debug)]
 pub(crate) enum ArmError {
@@ -106,6 +109,12 @@ pub(crate) trait Tracker: Send {
 
     /// Drops a range that is no longer mapped; later collects must not report it.
     fn forget(&mut self, range: PageRange);
+
+    /// Whether armed memory now belongs to somebody else's tracker, which may look to the technique
+    /// as if it still were its own. Changes nothing there.
+    fn is_others(&mut self, _: PageRange) -> bool {
+        false
+    }
 
     /// Sets what a fault counts against a false positive, as a multiple of its price, for a
     /// technique that predicts.

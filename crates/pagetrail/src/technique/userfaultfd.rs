@@ -22,7 +22,7 @@
 //! The handler thread allocates nothing and writes to no memory but its stack, the log and its
 //! state, which lie in mappings of their own: a process can track its own heap.
 
-use super::{ArmError, Armed, Collected, Missed, Tracker};
+use super::{ArmError, Armed, Collected, Missed, OTHERS, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -243,9 +243,7 @@ impl Tracker for Userfaultfd {
         let range = region.range;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
-            Errno::BUSY => {
-                ArmError::Untrackable("the program tracks it with its own userfaultfd".into())
-            }
+            Errno::BUSY => ArmError::Untrackable(OTHERS.into()),
             Errno::PERM if region.permissions.shared && !region.permissions.write => {
                 ArmError::ReadOnly
             }

@@ -21,6 +21,20 @@ pub(super) fn others(before: &[Region], now: &[Region]) -> PageSet {
     others
 }
 
+/// The mappings of `now` that are not among those `before` as they are.
+pub(super) fn changed(before: &[Region], now: &[Region]) -> PageSet {
+    let mut changed = PageSet::new();
+    let mut rest = before.iter().peekable();
+    for region in now {
+        let start = region.range.start();
+        while rest.next_if(|old| old.range.start() < start).is_some() {}
+        if rest.peek() != Some(&region) {
+            changed.insert(region.range);
+        }
+    }
+    changed
+}
+
 /// Whether two mappings with common addresses may be the same mapping.
 fn continues(before: &Region, now: &Region) -> bool {
     let backing = |region: &Region| {
@@ -85,5 +99,21 @@ mod tests {
         ];
         let expected = set(&[(14, 16), (26, 30), (36, 40), (50, 62)]);
         assert_eq!(others(&before, &now), expected);
+        assert_eq!(changed(&before, &before), set(&[]));
+        assert_eq!(
+            changed(&[], &before),
+            before.iter().map(|now| now.range).collect()
+        );
+        assert_eq!(changed(&before, &before[2..]), set(&[]));
+        assert_eq!(
+            changed(&before, &now),
+            now.iter().map(|now| now.range).collect()
+        );
+        let grown = [
+            before[0].clone(),
+            region(20, 31, false, 7, 4),
+            before[3].clone(),
+        ];
+        assert_eq!(changed(&before, &grown), set(&[(20, 31)]));
     }
 }

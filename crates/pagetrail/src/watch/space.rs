@@ -10,7 +10,7 @@ mod care;
 mod frozen;
 mod passed_on;
 
-use super::backing::others;
+use super::backing::{changed, others};
 use super::config::Config;
 use super::discards::Discards;
 use super::latent::{Latent, Unwritable};
@@ -20,7 +20,7 @@ use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::{self, Maps};
 use crate::region::Region;
 use crate::round::Pending;
-use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
+use crate::technique::{ArmError, Armed, OTHERS, Tracker, compare::Compare};
 use crate::types::{
     Event, PredictionStats, ReportPages, TrackMode, UntrackedPolicy, UntrackedRegion,
 };
@@ -71,6 +71,10 @@ pub(crate) struct Space {
     /// All such mappings among `regions`, once something had to know.
     read_only_now: Option<PageSet>,
     discards: Discards,
+    /// Mappings that have changed since it was last checked whose they are.
+    changed: PageSet,
+    /// Whether the target has memory that another tracker has, one of its own, say.
+    has_others: bool,
     /// Whether the armed memory has changed since `discards` last followed it.
     rearranged: bool,
     /// With this many mappings, no new mapping is armed that could have merged with another.
@@ -112,6 +116,8 @@ impl Space {
             read_only: PageSet::new(),
             read_only_now: None,
             discards,
+            changed: PageSet::new(),
+            has_others: false,
             rearranged: true,
             crowd: maps::crowd(),
             has_been_crowded: false,
@@ -172,6 +178,7 @@ impl Space {
         if needs_layout || !self.settled || !self.has_all() {
             self.refresh(Some(pending))?;
         }
+        self.leave_others(pending)?;
         self.arm_owned(&mut Some(&mut *pending))?;
         let layout = if needs_layout {
             self.armed_mappings()
@@ -278,6 +285,7 @@ impl Space {
             let mut replaced = PageSet::new();
             if let Some(regions) = self.read_maps()? {
                 replaced = others(&self.regions, &regions);
+                self.changed.union_with(&changed(&self.regions, &regions));
                 self.regions = regions;
                 self.read_only_now = None;
                 (self.settled, self.rearranged) = (false, true);
@@ -401,6 +409,7 @@ impl Space {
                 self.rearranged = true;
             }
             Err(ArmError::Untrackable(reason)) => {
+                self.has_others |= reason == OTHERS;
                 // To track memory that is only read costs nothing by protection, but `compare`
                 // would copy it.
                 let may_be_written =

@@ -313,6 +313,10 @@ impl Tracker for Adaptive {
         Missed::OfFiles
     }
 
+    fn is_others(&mut self, range: PageRange) -> bool {
+        self.writes.is_others(range)
+    }
+
     fn forget(&mut self, range: PageRange) {
         self.writes.forget(range);
         self.table.forget(range);

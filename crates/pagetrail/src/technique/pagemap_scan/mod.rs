@@ -29,7 +29,7 @@ mod leaving;
 mod scanning;
 mod sparse;
 
-use super::{ArmError, Armed, Collected, Missed, Tracker};
+use super::{ArmError, Armed, Collected, Missed, OTHERS, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
@@ -152,6 +152,13 @@ const STALE: Query = Query {
     report: Categories::NONE,
 };
 
+/// Selects pages that the process owns, and checks that the mapping is registered for asynchronous
+/// write protection.
+const CHECKED: Query = Query {
+    only_registered: true,
+    ..OWNED
+};
+
 impl PagemapScan {
     /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
@@ -246,9 +253,7 @@ impl PagemapScan {
         self.plan = None;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
-            Errno::BUSY => {
-                ArmError::Untrackable("the program tracks it with its own userfaultfd".into())
-            }
+            Errno::BUSY => ArmError::Untrackable(OTHERS.into()),
             // `userfaultfd_register` in `fs/userfaultfd.c` demands VM_MAYWRITE.
             Errno::PERM if region.permissions.shared && !region.permissions.write => {
                 ArmError::ReadOnly
@@ -317,6 +322,18 @@ impl Tracker for PagemapScan {
 
     fn misses(&self) -> Missed {
         Missed::OfFiles
+    }
+
+    /// Memory of another userfaultfd that is asynchronous, too, passes `PM_SCAN_CHECK_WPASYNC`, and
+    /// its owner write-protects it: what was written before reads as clean.
+    fn is_others(&mut self, range: PageRange) -> bool {
+        let start = range.start();
+        let Some(first) = PageRange::new(start, start + crate::page_set::page_size()) else {
+            return false;
+        };
+        // Where nobody has it, registering would hide from the scan that it was replaced.
+        let scanned = self.pagemap.scan(first, CHECKED, &mut self.vector, |_| {});
+        scanned.is_ok() && self.uffd.register(range, Mode::WriteProtect) == Err(Errno::BUSY)
     }
 
     fn forget(&mut self, range: PageRange) {
@@ -405,12 +422,8 @@ impl PagemapScan {
             Some(plan) => plan,
             None => self.work_out(),
         };
-        let asked = Query {
-            only_registered: true,
-            ..OWNED
-        };
         let mut owned = PageSet::new();
-        self.scan_ranges(&plan.unseen, asked, &mut owned, &mut collected.replaced)?;
+        self.scan_ranges(&plan.unseen, CHECKED, &mut owned, &mut collected.replaced)?;
         let fresh = blocks(&owned).intersection(&plan.unseen);
         if !fresh.is_empty() {
             self.seen.union_with(&fresh);
