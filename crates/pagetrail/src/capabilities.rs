@@ -113,9 +113,9 @@ fn round_trip(technique: Technique) -> Status {
                 Precision::AsDetected,
             )
         }),
-        Technique::Userfaultfd => {
-            with_uffd(true, "Linux 5.7", |fd| userfaultfd::Userfaultfd::new(fd, 1))
-        }
+        Technique::Userfaultfd => with_uffd(true, "Linux 5.7", |fd| {
+            userfaultfd::Userfaultfd::new(fd, None, 1)
+        }),
         // It acts on the whole process, where another user of soft-dirty bits may be disturbed, so
         // a child tries it.
         Technique::SoftDirty => soft_dirty_round_trip(),

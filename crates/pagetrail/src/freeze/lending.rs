@@ -8,7 +8,7 @@
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::maps::Maps;
 use crate::region::Region;
-use crate::sys::pagemap::{OWNED, Pagemap, Query, Vector};
+use crate::sys::pagemap::{Pagemap, Vector};
 use crate::sys::uffd::{Mode, Uffd};
 use rustix::io::Errno;
 
@@ -105,11 +105,7 @@ impl Registrations<'_> {
         let Some(first) = PageRange::new(start, start + page_size()) else {
             return false;
         };
-        let mut is_synchronous = || {
-            let scanned = self.pagemap.scan(first, REGISTERED, vector, |_| {});
-            scanned == Err(Errno::PERM)
-        };
-        if !may_be_lent(region) || !is_synchronous() {
+        if !may_be_lent(region) || self.pagemap.is_tracked_asynchronously(first, vector) {
             return false;
         }
         match self.lender.register(first, Mode::WriteProtect) {
@@ -124,13 +120,6 @@ impl Registrations<'_> {
         }
     }
 }
-
-/// Selects nothing that is needed, and fails where a mapping is not registered for asynchronous
-/// write protection.
-const REGISTERED: Query = Query {
-    only_registered: true,
-    ..OWNED
-};
 
 /// Whether a mapping is of the only kind that is lent.
 fn may_be_lent(region: &Region) -> bool {

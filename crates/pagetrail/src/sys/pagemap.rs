@@ -101,6 +101,16 @@ impl Pagemap {
             && entries.iter().all(|entry| entry.is_write_protected())
     }
 
+    /// Whether the mapping of a page is registered for asynchronous write protection, with whatever
+    /// userfaultfd; false also before Linux 6.7.
+    pub(crate) fn is_tracked_asynchronously(&self, page: PageRange, vector: &mut Vector) -> bool {
+        let query = Query {
+            only_registered: true,
+            ..OWNED
+        };
+        self.scan(page, query, vector, |_| {}).is_ok()
+    }
+
     /// Adds the pages of `range` whose classic entry is `wanted`.
     pub(crate) fn matching_entries(
         &self,

@@ -65,7 +65,9 @@ fn measure_for(technique: Technique) -> Option<Duration> {
             Ok(Box::new(AccessScan::new(fd, None, HugePages::Split)?))
         }),
         // Its handler answers for a block at once, which is no dearer than for one page.
-        Technique::Userfaultfd => with_uffd(true, &|fd| Ok(Box::new(Userfaultfd::new(fd, 1)?))),
+        Technique::Userfaultfd => {
+            with_uffd(true, &|fd| Ok(Box::new(Userfaultfd::new(fd, None, 1)?)))
+        }
         Technique::Mprotect => measure(&mut Mprotect::new(AccessKind::Writes)),
         // Its marks belong to the whole process, where others may use them. The first write to a
         // page that does not exist is a fault of the same kind, and a little dearer.

@@ -26,6 +26,7 @@ use super::{ArmError, Armed, Collected, Missed, OTHERS, Tracker};
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
+use crate::sys::pagemap::{Pagemap, Vector};
 use crate::sys::shared_words::SharedWords;
 use crate::sys::uffd::{FAULTS_AT_ONCE, Fault, Features, Mode, Uffd, Zeros};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -82,14 +83,17 @@ pub(crate) struct Userfaultfd {
     armed: PageSet,
     /// [`State::Overflow`] at the last collect.
     overflow: u64,
+    pagemap: Pagemap,
+    /// Allocated when it is needed.
+    vector: Option<Vector>,
     /// The PID of the process to which the handler belongs.
     tracker: u32,
 }
 
 impl Userfaultfd {
-    /// Takes a new userfaultfd of the target's address space. `block_pages`: 1 to
-    /// [`BLOCK_PAGES_MAX`], a power of two.
-    pub(crate) fn new(fd: OwnedFd, block_pages: u32) -> Result<Self> {
+    /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
+    /// `block_pages`: 1 to [`BLOCK_PAGES_MAX`], a power of two.
+    pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, block_pages: u32) -> Result<Self> {
         let uffd = Uffd::handshake(fd, Features::PAGEFAULT_FLAG_WP).map_err(Error::os(
             "userfaultfd handshake with UFFD_FEATURE_PAGEFAULT_FLAG_WP",
         ))?;
@@ -116,6 +120,8 @@ impl Userfaultfd {
             handler: Some(handler),
             armed: PageSet::new(),
             overflow: 0,
+            pagemap: Pagemap::open(pid).map_err(Error::io("opening pagemap"))?,
+            vector: None,
             tracker: std::process::id(),
         })
     }
@@ -277,6 +283,15 @@ impl Tracker for Userfaultfd {
 
     fn misses(&self) -> Missed {
         Missed::All
+    }
+
+    /// The program's own userfaultfd protects pages as this one does; of an asynchronous one that
+    /// shows (`PM_SCAN_CHECK_WPASYNC`, Linux 6.7, as asynchronous ones are).
+    fn is_others(&mut self, range: PageRange) -> bool {
+        let start = range.start();
+        let first = PageRange::new(start, start + page_size());
+        let vector = self.vector.get_or_insert_default();
+        first.is_some_and(|first| self.pagemap.is_tracked_asynchronously(first, vector))
     }
 
     fn forget(&mut self, range: PageRange) {

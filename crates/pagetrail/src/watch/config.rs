@@ -79,9 +79,11 @@ impl Config {
                 self.false_positive_cost.unwrap_or_default(),
                 self.precision,
             )?),
-            Technique::Userfaultfd => {
-                Box::new(Userfaultfd::new(fd.ok_or_else(missing)?, self.block_pages)?)
-            }
+            Technique::Userfaultfd => Box::new(Userfaultfd::new(
+                fd.ok_or_else(missing)?,
+                pid,
+                self.block_pages,
+            )?),
             Technique::SoftDirty => Box::new(SoftDirty::new(
                 pid,
                 self.collect_at == CollectAt::Safepoint,

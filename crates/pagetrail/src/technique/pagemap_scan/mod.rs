@@ -152,13 +152,6 @@ const STALE: Query = Query {
     report: Categories::NONE,
 };
 
-/// Selects pages that the process owns, and checks that the mapping is registered for asynchronous
-/// write protection.
-const CHECKED: Query = Query {
-    only_registered: true,
-    ..OWNED
-};
-
 impl PagemapScan {
     /// Takes a new userfaultfd of the target's address space; `pid` is `None` for the own one.
     pub(crate) fn new(fd: OwnedFd, pid: Option<u32>, huge_pages: HugePages) -> Result<Self> {
@@ -332,8 +325,9 @@ impl Tracker for PagemapScan {
             return false;
         };
         // Where nobody has it, registering would hide from the scan that it was replaced.
-        let scanned = self.pagemap.scan(first, CHECKED, &mut self.vector, |_| {});
-        scanned.is_ok() && self.uffd.register(range, Mode::WriteProtect) == Err(Errno::BUSY)
+        let vector = &mut self.vector;
+        self.pagemap.is_tracked_asynchronously(first, vector)
+            && self.uffd.register(range, Mode::WriteProtect) == Err(Errno::BUSY)
     }
 
     fn forget(&mut self, range: PageRange) {
@@ -423,7 +417,11 @@ impl PagemapScan {
             None => self.work_out(),
         };
         let mut owned = PageSet::new();
-        self.scan_ranges(&plan.unseen, CHECKED, &mut owned, &mut collected.replaced)?;
+        let asked = Query {
+            only_registered: true,
+            ..OWNED
+        };
+        self.scan_ranges(&plan.unseen, asked, &mut owned, &mut collected.replaced)?;
         let fresh = blocks(&owned).intersection(&plan.unseen);
         if !fresh.is_empty() {
             self.seen.union_with(&fresh);
