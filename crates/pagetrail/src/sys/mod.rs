@@ -10,6 +10,7 @@
 pub(crate) mod child;
 pub(crate) mod cpu_clock;
 mod fault_access;
+pub(crate) mod file_handle;
 pub(crate) mod ooh;
 #[cfg_attr(
     not(all(feature = "attach", target_arch = "x86_64")),

@@ -7,6 +7,7 @@ mod birth;
 pub(crate) mod builder;
 pub(crate) mod choice;
 mod config;
+mod deleted;
 mod discards;
 mod image;
 mod latent;

@@ -12,6 +12,7 @@ mod passed_on;
 
 use super::backing::{changed, others};
 use super::config::Config;
+use super::deleted::Deleted;
 use super::discards::Discards;
 use super::latent::{Latent, Unwritable};
 use super::untracked::still_there;
@@ -66,6 +67,7 @@ pub(crate) struct Space {
     unwritable: Unwritable,
     /// Mappings that each round checks, and that are armed once the process owns a page there.
     latent: Latent,
+    deleted: Deleted,
     /// Shared mappings that can never be made writable: nothing can be written through them.
     read_only: PageSet,
     /// All such mappings among `regions`, once something had to know.
@@ -113,6 +115,7 @@ impl Space {
             accesses: config.track != TrackMode::Writes,
             unwritable: config.unwritable,
             latent: Latent::new(pid),
+            deleted: Deleted::new(pid),
             read_only: PageSet::new(),
             read_only_now: None,
             discards,
@@ -179,6 +182,7 @@ impl Space {
             self.refresh(Some(pending))?;
         }
         self.leave_others(pending)?;
+        pending.remapped.union_with(&self.deleted.replaced());
         self.arm_owned(&mut Some(&mut *pending))?;
         let layout = if needs_layout {
             self.armed_mappings()
@@ -337,11 +341,14 @@ impl Space {
             new = new.intersection(within);
         }
         self.arm_parts(&new, pending)?;
+        let mut deleted = std::mem::take(&mut self.deleted);
         let latent = self
             .regions
             .iter()
             .filter(|region| self.care(region) == Care::WhenOwned);
+        deleted.follow(latent.clone());
         let mut latent: PageSet = latent.map(|region| region.range).collect();
+        self.deleted = deleted;
         if let Some(within) = &self.within {
             latent = latent.intersection(within);
         }
