@@ -255,6 +255,7 @@ impl Program {
         let deadline = Instant::now() + Duration::from_secs(60);
         // The threads stop one after the other.
         while !self.all_stopped() {
+            assert_ne!(state(self.pid), 'Z', "{} has ended by itself", self.pid);
             assert!(Instant::now() < deadline, "{} does not stop", self.pid);
             std::thread::sleep(Duration::from_micros(200));
         }
