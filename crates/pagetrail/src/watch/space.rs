@@ -239,10 +239,12 @@ impl Space {
         })
     }
 
-    /// Whether no memory is left that would have to be armed if it were mapped.
+    /// Whether all memory that is to be tracked is: a mapping that replaces another one is found
+    /// without a look at the mappings. What cannot be tracked shows nothing of what replaces it.
     fn has_all(&self) -> bool {
         self.within.as_ref().is_some_and(|within| {
-            within.difference(&self.armed).is_empty() || within.difference(&self.known()).is_empty()
+            let rest = within.difference(&self.armed);
+            rest.is_empty() || rest.difference(&self.compared).is_empty()
         })
     }
 

@@ -108,3 +108,53 @@ fn a_mapping_replaced_between_reading_maps_and_arming_is_armed_again() {
         }
     }
 }
+
+/// Refuses private memory.
+struct Choosy {
+    armed: Arc<Mutex<Vec<PageRange>>>,
+}
+
+impl Tracker for Choosy {
+    fn arm(&mut self, region: &Region) -> std::result::Result<(), ArmError> {
+        match region.permissions.shared {
+            true => {
+                self.armed.lock().unwrap().push(region.range);
+                Ok(())
+            }
+            false => Err(ArmError::Untrackable("it is private".into())),
+        }
+    }
+
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+        out.insert(region.range);
+        Ok(())
+    }
+
+    fn forget(&mut self, _: PageRange) {}
+
+    fn collect(&mut self, _: &[Armed], _: &mut PageSet) -> Result<Collected> {
+        Ok(Collected::default())
+    }
+}
+
+#[test]
+fn what_replaces_untracked_memory_in_given_ranges_is_armed() {
+    let scratch = Scratch::new(16 * crate::page_set::page_size()).unwrap();
+    let armed = Arc::new(Mutex::new(Vec::new()));
+    let tracker = Choosy {
+        armed: Arc::clone(&armed),
+    };
+    let within = PageSet::from_iter([scratch.range()]);
+    let config = config(UntrackedPolicy::Report);
+    let mut space = Space::open(None, Some(within.clone()), Box::new(tracker), &config).unwrap();
+    space.arm().unwrap();
+    assert_eq!(space.untracked().len(), 1);
+    let mut pending = Pending::default();
+    space.collect(&mut pending).unwrap();
+    assert!(pending.written.is_empty());
+    Scratch::share(scratch.range()).unwrap();
+    space.collect(&mut pending).unwrap();
+    assert_eq!(*armed.lock().unwrap(), [scratch.range()]);
+    assert_eq!((&pending.written, &pending.remapped), (&within, &within));
+    assert!(space.untracked().is_empty());
+}

@@ -126,7 +126,6 @@ pub(super) fn another_part(t: &mut Trial<'_>) -> Outcome {
 /// another one takes its place.
 pub(super) fn again_for_writing(t: &mut Trial<'_>) -> Outcome {
     t.needs_free_mappings()?;
-    t.needs_whole()?;
     let p = page_size();
     let other = pages(t.map("anon", 1)?, 1);
     for kind in ["memfd-kept", "file-kept"] {
@@ -135,15 +134,20 @@ pub(super) fn again_for_writing(t: &mut Trial<'_>) -> Outcome {
             let Ok(start) = t.actor.try_act(&format!("map {kind} 16")) else {
                 continue; // A file system that cannot create such files.
             };
+            // Given ranges have to be writable when tracking begins.
+            let (tracked, is_new) = match t.subject.whole {
+                true => (other, is_new),
+                false => (pages(start, 16), true),
+            };
             if is_new {
-                t.begin(&[other])?;
+                t.begin(&[tracked])?;
             }
             t.actor.act(&format!("map-kept read-only 16 {start} 0"));
             t.actor.act(&format!("look {start} 8"));
             if is_new {
                 t.collect()?;
             } else {
-                t.begin(&[other])?;
+                t.begin(&[tracked])?;
             }
             t.actor.act(&format!("map-kept shared 16 {start} 0"));
             for page in [2, 2, 9] {
