@@ -317,15 +317,25 @@ impl Space {
         let mapped: PageSet = self.regions.iter().map(|region| region.range).collect();
         let kept = mapped.difference(replaced);
         let mut gone = self.armed.union(&self.compared).difference(&kept);
-        let (regions, comparing) = (&self.regions, &self.compared);
-        self.untracked.retain(|untracked| {
-            let is_there = still_there(untracked, regions, &kept);
-            if !is_there && untracked.compared {
-                let range = PageSet::from_iter([untracked.region.range]);
-                gone.union_with(&range.intersection(comparing));
+        let mut untracked = Vec::with_capacity(self.untracked.len());
+        for one in std::mem::take(&mut self.untracked) {
+            let whole = PageSet::from_iter([one.region.range]);
+            let there = still_there(&one, &self.regions, &kept);
+            if there == whole {
+                untracked.push(one);
+            } else if one.compared {
+                // What the copies of the rest show is not known otherwise: that pages were
+                // discarded, say, and hold what the file holds.
+                gone.union_with(&whole.difference(&there).intersection(&self.compared));
+                let parts = there.ranges().iter();
+                let parts = parts.filter_map(|part| one.region.cut(*part));
+                untracked.extend(parts.map(|region| UntrackedRegion {
+                    region,
+                    ..one.clone()
+                }));
             }
-            is_there
-        });
+        }
+        self.untracked = untracked;
         self.forget(&gone);
         // The same file, opened for writing, may be mapped in the place of one that was not.
         let writable = self

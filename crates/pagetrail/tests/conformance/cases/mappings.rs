@@ -122,6 +122,25 @@ pub(super) fn another_part(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
+/// What is known of a mapping stays known when another takes the place of a part of it.
+pub(super) fn discarded_beside(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    t.needs_whole()?;
+    let p = page_size();
+    for kind in ["anon", "file-private", "memfd-private"] {
+        let start = t.map(kind, 32)?;
+        t.actor.act(&format!("fill {start} 32 1"));
+        t.begin(&[pages(start, 32)])?;
+        t.actor.act(&format!("protect {} 16 r", start + 16 * p));
+        t.actor
+            .act(&format!("advise {} 16 dontneed", start + 16 * p));
+        t.actor.act(&format!("map-at anon 8 {start}"));
+        let discarded: Vec<u64> = (16..32).map(|page| start + page * p).collect();
+        t.expect_changed(&discarded)?;
+    }
+    Ok(())
+}
+
 /// Nothing can be written through a shared mapping of a file that was opened for reading, until
 /// another one takes its place.
 pub(super) fn again_for_writing(t: &mut Trial<'_>) -> Outcome {

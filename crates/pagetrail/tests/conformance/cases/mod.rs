@@ -228,6 +228,10 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::another_part,
     },
     Case {
+        name: "discarded beside what is replaced",
+        run: mappings::discarded_beside,
+    },
+    Case {
         name: "a read-only file mapped again for writing",
         run: mappings::again_for_writing,
     },
@@ -456,6 +460,17 @@ impl<'a> Trial<'a> {
             .page_count();
         self.written += written.len() as u64;
         Ok(())
+    }
+
+    /// Ends the round, which must say of the pages at `changed` that they may hold something else.
+    fn expect_changed(&mut self, changed: &[u64]) -> Outcome {
+        let round = self.watch().collect()?;
+        let known = round.dirty().union(round.remapped());
+        round.commit();
+        match changed.iter().find(|address| !known.contains(**address)) {
+            Some(missed) => broken(format!("that {missed:#x} has changed is not in its round")),
+            None => Ok(()),
+        }
     }
 
     /// The size of the target's page tables in KiB (`VmPTE` of `proc_pid_status(5)`).
