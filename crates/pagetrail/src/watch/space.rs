@@ -292,6 +292,9 @@ impl Space {
             if let Some(regions) = self.read_maps()? {
                 replaced = others(&self.regions, &regions);
                 self.changed.union_with(&changed(&self.regions, &regions));
+                if let Some(pending) = &mut pending {
+                    self.add_remapped(&regions, &replaced, pending);
+                }
                 self.regions = regions;
                 self.read_only_now = None;
                 (self.settled, self.rearranged) = (false, true);
@@ -308,12 +311,21 @@ impl Space {
         Ok(())
     }
 
+    /// Notes where mappings have come, tracked or not, or others were `replaced`: a page there may
+    /// hold something else, and nothing but this says so of one that shows what a file holds.
+    fn add_remapped(&self, now: &[Region], replaced: &PageSet, pending: &mut Pending) {
+        let before: PageSet = self.regions.iter().map(|region| region.range).collect();
+        let now: PageSet = now.iter().map(|region| region.range).collect();
+        let mut remapped = now.difference(&before).union(replaced);
+        if let Some(within) = &self.within {
+            remapped = remapped.intersection(within);
+        }
+        pending.remapped.union_with(&remapped);
+    }
+
     /// Forgets memory that is gone or `replaced` by another mapping, arms new memory, and returns
     /// whether there was any.
     fn update(&mut self, replaced: &PageSet, pending: &mut Option<&mut Pending>) -> Result<bool> {
-        if let Some(pending) = pending {
-            pending.remapped.union_with(replaced);
-        }
         let mapped: PageSet = self.regions.iter().map(|region| region.range).collect();
         let kept = mapped.difference(replaced);
         let mut gone = self.armed.union(&self.compared).difference(&kept);
@@ -376,6 +388,7 @@ impl Space {
         }
         let replaced: PageSet = replaced.iter().copied().collect();
         self.armed = self.armed.difference(&replaced);
+        pending.remapped.union_with(&replaced);
         self.rearranged = true;
         // All mappings are read again: others may have appeared since they were last read.
         self.settled = false;

@@ -122,6 +122,34 @@ pub(super) fn another_part(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
+/// A page that was written shows again what the file holds once its mapping has come anew. The new
+/// one may be of program text, which is not tracked before the process owns a page in it.
+pub(super) fn back_to_file(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    t.needs_whole()?;
+    let p = page_size();
+    for (is_seen_gone, rights) in [(false, "rw"), (false, "r"), (true, "rw"), (true, "r")] {
+        let Ok(start) = t.actor.try_act("map file-kept 16") else {
+            return not_applicable("no such file can be created");
+        };
+        t.actor.act(&format!("map-kept private 16 {start} 0"));
+        t.actor.act(&format!("protect {start} 16 {rights}"));
+        t.begin(&[pages(start, 16)])?;
+        t.actor.act(&format!("protect {start} 16 rw"));
+        t.write(start + 3 * p);
+        t.actor.act(&format!("protect {start} 16 {rights}"));
+        t.expect(&[start + 3 * p], pages(start, 16))?;
+        if is_seen_gone {
+            t.actor.act(&format!("unmap {start} 16"));
+            t.collect()?;
+        }
+        t.actor.act(&format!("map-kept private 16 {start} 0"));
+        t.actor.act(&format!("protect {start} 16 {rights}"));
+        t.expect_changed(&[start + 3 * p])?;
+    }
+    Ok(())
+}
+
 /// What is known of a mapping stays known when another takes the place of a part of it.
 pub(super) fn discarded_beside(t: &mut Trial<'_>) -> Outcome {
     t.needs_free_mappings()?;

@@ -228,6 +228,10 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::another_part,
     },
     Case {
+        name: "file contents after a mapping has come anew",
+        run: mappings::back_to_file,
+    },
+    Case {
         name: "discarded beside what is replaced",
         run: mappings::discarded_beside,
     },
