@@ -67,7 +67,8 @@ pub struct Symbolizer<'a> {
 struct Names {
     /// Of the file that ran: to convert offsets to addresses.
     elf: Option<Elf>,
-    loader: Option<Loader>,
+    /// Debug information, and the path of its file; `None` once that did not answer.
+    debug: Option<(PathBuf, Loader)>,
     /// Start, end and name, by start.
     symbols: Vec<(u64, u64, String)>,
 }
@@ -146,10 +147,11 @@ impl Names {
         Self {
             // Without the file itself, its separate debug information has the same addresses, but
             // may have other offsets.
-            loader: elf
-                .is_some()
-                .then(|| from.and_then(|path| Loader::new(path).ok()))
-                .flatten(),
+            debug: elf.is_some().then_some(from).flatten().and_then(|path| {
+                let own = path.clone();
+                let load = move || Loader::new(&own).ok();
+                Some((path.clone(), within(&path, TIMEOUT_OF_SYMBOLS, load)?))
+            }),
             elf,
             symbols,
         }
@@ -159,7 +161,7 @@ impl Names {
         self.elf.is_some() && !self.symbols.is_empty()
     }
 
-    fn functions(&self, offset: u64, module: &str) -> Vec<Function> {
+    fn functions(&mut self, offset: u64, module: &str) -> Vec<Function> {
         let address = self.elf.as_ref().and_then(|elf| elf.address(offset));
         let Some(address) = address else {
             return vec![unnamed(module)];
@@ -174,33 +176,21 @@ impl Names {
         functions
     }
 
-    fn by_debug_information(&self, address: u64, module: &str) -> Vec<Function> {
-        let mut functions = Vec::new();
-        let frames = self.loader.as_ref().map(|from| from.find_frames(address));
-        let Some(Ok(mut frames)) = frames else {
-            return functions;
+    /// The file is mapped, and files that it names are opened, when an address is looked up: so
+    /// each look is bounded in time.
+    fn by_debug_information(&mut self, address: u64, module: &str) -> Vec<Function> {
+        let Some((path, loader)) = self.debug.take() else {
+            return Vec::new();
         };
-        while let Ok(Some(frame)) = frames.next() {
-            let Some(function) = frame.function else {
-                break;
-            };
-            let Ok(name) = function.demangle() else { break };
-            if let Some(inner) = functions.last_mut() {
-                let inner: &mut Function = inner;
-                inner.is_inlined = true;
-            }
-            let place = frame
-                .location
-                .and_then(|location| Some((location.file?.to_owned(), location.line.unwrap_or(0))));
-            functions.push(Function {
-                name: Some(name.into_owned()),
-                place,
-                ..unnamed(module)
-            });
-            if functions.len() == INLINED_MAX {
-                break;
-            }
-        }
+        let module = module.to_owned();
+        let looked = within(&path, TIMEOUT_OF_SYMBOLS, move || {
+            let functions = functions_at(&loader, address, &module);
+            Some((loader, functions))
+        });
+        let Some((loader, functions)) = looked else {
+            return Vec::new();
+        };
+        self.debug = Some((path, loader));
         functions
     }
 
@@ -211,6 +201,35 @@ impl Names {
         let (_, end, name) = self.symbols.get(after.checked_sub(1)?)?;
         (address < *end).then_some(name)
     }
+}
+
+/// The functions that debug information has at an address, innermost first; none if it has none.
+fn functions_at(loader: &Loader, address: u64, module: &str) -> Vec<Function> {
+    let mut functions: Vec<Function> = Vec::new();
+    let Ok(mut frames) = loader.find_frames(address) else {
+        return functions;
+    };
+    while let Ok(Some(frame)) = frames.next() {
+        let Some(function) = frame.function else {
+            break;
+        };
+        let Ok(name) = function.demangle() else { break };
+        if let Some(inner) = functions.last_mut() {
+            inner.is_inlined = true;
+        }
+        let place = frame
+            .location
+            .and_then(|location| Some((location.file?.to_owned(), location.line.unwrap_or(0))));
+        functions.push(Function {
+            name: Some(name.into_owned()),
+            place,
+            ..unnamed(module)
+        });
+        if functions.len() == INLINED_MAX {
+            break;
+        }
+    }
+    functions
 }
 
 /// Reads the functions that a file's symbol tables list, with sizes: the nearest symbol before an

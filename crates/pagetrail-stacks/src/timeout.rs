@@ -4,20 +4,35 @@
 //! reads it waits, and no option of `open(2)` or `read(2)` prevents that. So a thread of its own
 //! reads, and is abandoned when it takes too long.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// How long a file may take.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Directories with abandoned threads at the same time; with more of them no file is read.
-const LEFT_MAX: usize = 16;
+/// Threads at the same time, abandoned ones among them. Once all are abandoned, no file is read.
+const THREADS_MAX: usize = 16;
+/// Threads that read files of one directory at the same time: if it is silent, no more than these
+/// are abandoned. Further readers wait for one of them.
+const OF_DIRECTORY_MAX: usize = 4;
 
-/// Directories of files that did not answer, and the threads that still wait for these. Other files
-/// there are not asked for meanwhile, so that each is waited for once.
-static SILENT: Mutex<Option<HashMap<PathBuf, usize>>> = Mutex::new(None);
+/// Threads by the directory whose files they read. A directory with abandoned ones is silent: its
+/// other files are not asked for meanwhile, so that each is waited for once.
+static THREADS: Mutex<BTreeMap<PathBuf, Threads>> = Mutex::new(BTreeMap::new());
+/// Is notified when one of them ends or is abandoned.
+static CHANGED: Condvar = Condvar::new();
+
+/// Threads that read files of a directory.
+#[derive(Clone, Copy, Default)]
+struct Threads {
+    /// Those whose result is awaited.
+    reading: usize,
+    /// Those that took too long, and still wait.
+    abandoned: usize,
+}
 
 /// The result of `read`, which is of the file at `path`, if it comes within `timeout`.
 pub(crate) fn within<T: Send + 'static>(
@@ -26,50 +41,70 @@ pub(crate) fn within<T: Send + 'static>(
     read: impl FnOnce() -> Option<T> + Send + 'static,
 ) -> Option<T> {
     let directory = path.parent().unwrap_or(path).to_owned();
-    {
-        let silent = silent();
-        let known = silent.as_ref();
-        if known.is_some_and(|known| known.contains_key(&directory) || known.len() >= LEFT_MAX) {
-            return None;
-        }
+    if !begin(&directory, timeout) {
+        return None;
     }
     let (done, result) = mpsc::sync_channel(0);
     let own = directory.clone();
     let started = std::thread::Builder::new().spawn(move || {
         // Nobody takes it after the timeout: then it is the waiting that has come to its end.
         if done.send(read()).is_err() {
-            answers(&own);
+            change(&own, |threads| threads.abandoned -= 1);
         }
     });
-    started.ok()?;
-    match result.recv_timeout(timeout) {
-        Ok(read) => read,
-        Err(_) => {
-            // Before the channel ends, by which the thread learns that it was abandoned.
-            let mut silent = silent();
-            *silent.get_or_insert_default().entry(directory).or_default() += 1;
-            drop(silent);
-            drop(result);
-            None
+    let read = match started {
+        Ok(_) => result.recv_timeout(timeout),
+        Err(_) => Ok(None),
+    };
+    change(&directory, |threads| {
+        threads.reading -= 1;
+        // A thread that panicked has ended.
+        threads.abandoned += usize::from(matches!(read, Err(RecvTimeoutError::Timeout)));
+    });
+    // After the change: the end of the channel says to the thread that it was abandoned.
+    drop(result);
+    read.unwrap_or_default()
+}
+
+/// Counts a new reader of a directory, once there is room for it; `false` if the directory is
+/// silent, or there is no room in time.
+fn begin(directory: &Path, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
+    let mut threads = threads();
+    loop {
+        let own = threads.get(directory).copied().unwrap_or_default();
+        let abandoned: usize = threads.values().map(|threads| threads.abandoned).sum();
+        let reading: usize = threads.values().map(|threads| threads.reading).sum();
+        if own.abandoned > 0 || abandoned >= THREADS_MAX {
+            return false;
         }
+        if own.reading < OF_DIRECTORY_MAX && reading + abandoned < THREADS_MAX {
+            threads.entry(directory.to_owned()).or_default().reading += 1;
+            return true;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        let waited = CHANGED.wait_timeout(threads, left);
+        threads = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
 }
 
-/// Notes that an abandoned thread has come to its end.
-fn answers(directory: &Path) {
-    let mut silent = silent();
-    let Some(known) = silent.as_mut() else { return };
-    if let Some(threads) = known.get_mut(directory) {
-        *threads -= 1;
-        if *threads == 0 {
-            known.remove(directory);
+fn change(directory: &Path, change: impl FnOnce(&mut Threads)) {
+    let mut all = threads();
+    if let Some(threads) = all.get_mut(directory) {
+        change(threads);
+        if threads.reading + threads.abandoned == 0 {
+            all.remove(directory);
         }
     }
+    CHANGED.notify_all();
 }
 
-fn silent() -> MutexGuard<'static, Option<HashMap<PathBuf, usize>>> {
+fn threads() -> MutexGuard<'static, BTreeMap<PathBuf, Threads>> {
     // Nothing panics while it is held.
-    SILENT.lock().unwrap_or_else(PoisonError::into_inner)
+    THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -116,5 +151,31 @@ mod tests {
         for (number, reader) in readers.into_iter().enumerate() {
             assert_eq!(reader.join().expect("it does not panic"), Some(number));
         }
+    }
+
+    /// However many begin together, the threads that a silent directory costs are few.
+    #[test]
+    fn a_silent_directory_costs_few_threads() {
+        let (answer, hung) = channel::<()>();
+        let hung = std::sync::Arc::new(Mutex::new(hung));
+        let begun = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let readers: Vec<_> = (0..64)
+            .map(|_| {
+                let (hung, begun) = (hung.clone(), begun.clone());
+                std::thread::spawn(move || {
+                    within(Path::new("/few/a"), Duration::from_millis(200), move || {
+                        begun.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        let hung = hung.lock().unwrap_or_else(PoisonError::into_inner);
+                        hung.recv().ok()
+                    })
+                })
+            })
+            .collect();
+        for reader in readers {
+            assert_eq!(reader.join().expect("it does not panic"), None);
+        }
+        let begun = begun.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(begun <= OF_DIRECTORY_MAX, "{begun} threads");
+        drop(answer);
     }
 }
