@@ -10,6 +10,12 @@ pub(crate) const PERIOD_MAX: u32 = 1 << 20;
 const WINDOW_CPU_NS: u64 = 5_000_000;
 /// Processor time of a calm program after which a period becomes shorter, in nanoseconds.
 const CALM_CPU_NS: u64 = 200_000_000;
+/// A window is calm in which sampling takes less than this part of what is allowed.
+const CALM_LOAD: f64 = 0.4;
+/// What a period is multiplied by at least when it becomes shorter.
+const SHORTER_MIN: f64 = 0.1;
+/// The least part of a window that is taken for the program's own time.
+const OWN_SHARE_MIN: f64 = 0.2;
 
 /// What sampling may cost a program at its start, whose share is not known yet, in nanoseconds.
 const CREDIT_NS: f64 = 5_000_000.0;
@@ -27,6 +33,8 @@ pub(crate) struct Budget {
     /// period becomes shorter.
     debt_ns: f64,
     calm_ns: u64,
+    /// The greatest share of what is allowed that a calm window took.
+    calm_load: f64,
 }
 
 impl Budget {
@@ -39,6 +47,7 @@ impl Budget {
             cost_ns: 0.0,
             debt_ns: -CREDIT_NS,
             calm_ns: 0,
+            calm_load: 0.0,
         }
     }
 
@@ -52,24 +61,30 @@ impl Budget {
         }
         let cpu_ns = std::mem::take(&mut self.cpu_ns);
         let cost_ns = std::mem::take(&mut self.cost_ns);
-        // The program's own time is what is left without the cost.
-        let allowed = self.share_max * (cpu_ns as f64 - cost_ns).max(cpu_ns as f64 * 0.1);
+        // The program's own time is what is left without the cost. That is an estimate, and may
+        // exceed the time in which it arose: the period must not become hundreds of times longer
+        // for that.
+        let own_ns = (cpu_ns as f64 - cost_ns).max(cpu_ns as f64 * OWN_SHARE_MIN);
+        let allowed = self.share_max * own_ns;
         // A whole second's budget may be saved up, so that a short burst is sampled whole.
         self.debt_ns = (self.debt_ns + cost_ns - allowed).max(-self.share_max * 1e9);
         let load = cost_ns / allowed;
         if load > 1.0 && self.debt_ns > 0.0 {
-            self.calm_ns = 0;
+            (self.calm_ns, self.calm_load) = (0, 0.0);
             let longer = (f64::from(self.period) * load * 1.25).ceil();
             return self.change((longer as u32).min(PERIOD_MAX));
         }
-        if load < 0.4 && self.debt_ns <= 0.0 {
+        if load < CALM_LOAD && self.debt_ns <= 0.0 {
             self.calm_ns += cpu_ns;
+            self.calm_load = self.calm_load.max(load);
             if self.calm_ns >= CALM_CPU_NS {
-                self.calm_ns = 0;
-                return self.change((self.period / 2).max(1));
+                // As much shorter as the busiest of these windows allows, a step at a time.
+                let shorter = (self.calm_load / CALM_LOAD).clamp(SHORTER_MIN, 0.5);
+                (self.calm_ns, self.calm_load) = (0, 0.0);
+                return self.change(((f64::from(self.period) * shorter) as u32).max(1));
             }
         } else {
-            self.calm_ns = 0;
+            (self.calm_ns, self.calm_load) = (0, 0.0);
         }
         None
     }
@@ -116,6 +131,22 @@ mod tests {
             assert!(share <= 0.052, "{faults}: {share}");
             assert!(share > 0.01, "{faults}: {share}, it samples too little");
         }
+    }
+
+    /// A burst whose samples seem to cost more than the time in which they were taken.
+    #[test]
+    fn a_burst_leaves_no_period_that_samples_nothing() {
+        let mut budget = Budget::new(0.05);
+        for _ in 0..4 {
+            budget.spend(
+                WINDOW_CPU_NS,
+                2.5 * WINDOW_CPU_NS as f64 / f64::from(budget.period),
+            );
+        }
+        assert!(budget.period <= 500, "{}", budget.period);
+        let share = added(&mut budget, 20_000.0, 3.0, 6000.0);
+        assert!(share > 0.025, "{share}, it samples too little");
+        assert!(share <= 0.052, "{share}");
     }
 
     #[test]
