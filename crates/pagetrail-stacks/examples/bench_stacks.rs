@@ -1,7 +1,7 @@
 //! What sampling adds to a tracked program: the same work, tracked only and tracked with stacks, in
 //! turns on one machine.
 //!
-//! `cargo run --release -p pagetrail-stacks --example bench_stacks [RUNS]`. The program is this
+//! `cargo run --release -p pagetrail-stacks --example bench_stacks [RUNS [WORKLOAD]]`. The program is this
 //! one, started again; it says how much processor time its work took, which other programs on the
 //! machine disturb less than the time that passes. Each row is the median of the ratios of
 //! neighbouring runs.
@@ -35,15 +35,27 @@ fn main() -> Result<(), Box<dyn Error>> {
         return work(workload.parse()?);
     }
     let runs: usize = arguments.get(1).map_or(Ok(7), |runs| runs.parse())?;
+    let only: Option<usize> = arguments.get(2).map(|number| number.parse()).transpose()?;
     let ways = [
+        (
+            "none, counted",
+            Unwind::FramePointers,
+            Period::Fixed(1 << 30),
+        ),
         ("each fault", Unwind::FramePointers, Period::Fixed(1)),
         ("default", Unwind::FramePointers, Period::default()),
         ("each fault, dwarf", Unwind::Dwarf, Period::Fixed(1)),
         ("default, dwarf", Unwind::Dwarf, Period::default()),
     ];
-    println!("workload               stacks             ratio  samples  lost  period  one sample");
+    println!(
+        "workload               stacks             ratio  samples  lost  period  one sample, reckoned"
+    );
     for (number, (name, ..)) in WORKLOADS.iter().enumerate() {
+        if only.is_some_and(|only| only != number) {
+            continue;
+        }
         let mut ratios = vec![Vec::new(); ways.len()];
+        let mut costs = vec![Vec::new(); ways.len()];
         let mut last = vec![None; ways.len()];
         for _ in 0..runs {
             for (index, (_, unwind, period)) in ways.iter().enumerate() {
@@ -54,21 +66,27 @@ fn main() -> Result<(), Box<dyn Error>> {
                 };
                 let (sampled, summary) = run(number, Some(&options))?;
                 ratios[index].push(sampled / plain);
+                let samples = summary.map_or(1, |summary| summary.samples.max(1));
+                costs[index].push((sampled - plain) / samples as f64);
                 last[index] = summary;
             }
         }
-        for ((way, ..), (ratios, summary)) in ways.iter().zip(ratios.iter_mut().zip(&last)) {
-            ratios.sort_by(f64::total_cmp);
-            let ratio = ratios[ratios.len() / 2];
-            if let Some(of) = summary {
+        for (index, (way, ..)) in ways.iter().enumerate() {
+            let (ratio, cost) = (median(&mut ratios[index]), median(&mut costs[index]));
+            if let Some(of) = last[index] {
                 println!(
-                    "{name:<22} {way:<18} {ratio:>5.3} {:>8} {:>5} {:>7} {:>8.0} ns",
+                    "{name:<22} {way:<18} {ratio:>5.3} {:>8} {:>5} {:>7} {cost:>7.0} ns {:>6.0} ns",
                     of.samples, of.lost, of.period, of.sample_ns
                 );
             }
         }
     }
     Ok(())
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// Runs the work once, tracked; its processor time in nanoseconds.

@@ -57,10 +57,11 @@ impl Events {
         Ok(events)
     }
 
-    /// Replaces all events by such with another period. Threads that are created meanwhile are
-    /// covered by the old or the new ones, or both.
-    pub(crate) fn set_period(&mut self, period: u32) -> Result<()> {
+    /// Replaces all events by such with another period and another length of the copy of the
+    /// stack. Threads that are created meanwhile are covered by the old or the new ones, or both.
+    pub(crate) fn replace(&mut self, period: u32, stack_bytes: u32) -> Result<()> {
         self.settings.period = period.into();
+        self.settings.stack_bytes = stack_bytes;
         self.opened = match self.open_all() {
             Err(Error::TooManyThreads { .. }) => {
                 // There is room for one set of descriptors only.

@@ -23,6 +23,7 @@ mod price;
 mod record;
 mod sampler;
 mod space;
+mod stack_copy;
 mod symbolize;
 mod sys;
 mod timeout;

@@ -1,9 +1,12 @@
 //! [`Price`]: what a sample costs the thread that faults, measured on this machine by faults of
 //! this process.
 
+use std::hint::black_box;
+
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::{Error, Result};
+use crate::stack_copy::BYTES_MAX;
 use crate::sys::event::{self, Settings, flag};
 use crate::sys::faults::{Frames, Pages};
 use crate::sys::ring::Ring;
@@ -15,6 +18,8 @@ const FAULTS_WITH_STACK: usize = 48;
 /// Measurements, of which the fastest counts: others were interrupted.
 const ATTEMPTS: usize = 8;
 const DEEP: usize = 100;
+/// The shorter of two copies of the stack that are compared.
+const COPY_BYTES: u32 = 1024;
 const RING_BYTES: usize = 512 << 10;
 /// A program at work pays so much more than these faults, whose caches nothing else uses: two to
 /// three times, by its own processor time with and without samples.
@@ -29,12 +34,16 @@ pub(crate) struct Price {
     pub(crate) sample_ns: f64,
     /// Each further address.
     pub(crate) frame_ns: f64,
+    /// Each byte of the copy of the stack.
+    pub(crate) byte_ns: f64,
 }
 
 impl Price {
-    /// What a sample costs that has so many addresses.
-    pub(crate) fn of(&self, frames: usize) -> f64 {
-        self.sample_ns + self.frame_ns * frames.saturating_sub(1) as f64
+    /// What a sample costs that has so many addresses, or such a copy of the stack.
+    pub(crate) fn of(&self, frames: usize, stack_bytes: u32) -> f64 {
+        self.sample_ns
+            + self.frame_ns * frames.saturating_sub(1) as f64
+            + self.byte_ns * f64::from(stack_bytes)
     }
 
     /// Measures samples of this kind.
@@ -46,30 +55,61 @@ impl Price {
         let pages = Pages::new(faults).map_err(Error::kernel("mmap"))?;
         let (shallow, deep) = (Frames::new(1), Frames::new(DEEP));
         let plain = fastest(&pages, faults, &shallow, || {})?;
-        let inherit = flag::INHERIT | flag::INHERIT_THREAD;
-        let own = Settings {
-            flags: settings.flags & !inherit,
-            period: 1,
-            ..*settings
-        };
-        let event = event::open(&own, 0, None).map_err(Error::kernel("perf_event_open"))?;
-        let mut ring = Ring::new(event, RING_BYTES).map_err(Error::kernel("mmap"))?;
-        let mut bytes = Vec::new();
-        let mut drain = || {
-            bytes.clear();
-            ring.read(&mut bytes);
-        };
-        let short = fastest(&pages, faults, &shallow, &mut drain)?;
-        let long = fastest(&pages, faults, &deep, &mut drain)?;
-        let frame_ns = match settings.stack_bytes {
-            0 => AT_WORK * ((long - short) / (DEEP - 1) as f64).max(0.0),
-            _ => 0.0,
-        };
+        let sampled = |stack_bytes, frames| sampled(settings, stack_bytes, &pages, faults, frames);
+        let at_work = |ns: f64| AT_WORK * ns.max(0.0);
+        if settings.stack_bytes == 0 {
+            let (short, long) = (sampled(0, &shallow)?, sampled(0, &deep)?);
+            return Ok(Self {
+                sample_ns: at_work((short - plain).max(LEAST_NS)),
+                frame_ns: at_work((long - short) / (DEEP - 1) as f64),
+                byte_ns: 0.0,
+            });
+        }
+        let short = sampled(COPY_BYTES, &shallow)?;
+        let long = sampled(settings.stack_bytes, &shallow)?;
+        let more = f64::from(settings.stack_bytes.saturating_sub(COPY_BYTES).max(1));
+        let byte_ns = ((long - short) / more).max(0.0);
+        let rest_ns = short - plain - byte_ns * f64::from(COPY_BYTES);
         Ok(Self {
-            sample_ns: AT_WORK * (short - plain).max(LEAST_NS),
-            frame_ns,
+            sample_ns: at_work(rest_ns.max(LEAST_NS)),
+            frame_ns: 0.0,
+            byte_ns: at_work(byte_ns),
         })
     }
+}
+
+/// Time of a fault that is sampled, in nanoseconds.
+fn sampled(
+    settings: &Settings,
+    stack_bytes: u32,
+    pages: &Pages,
+    faults: usize,
+    frames: &Frames,
+) -> Result<f64> {
+    let own = Settings {
+        flags: settings.flags & !(flag::INHERIT | flag::INHERIT_THREAD),
+        period: 1,
+        stack_bytes,
+        ..*settings
+    };
+    let event = event::open(&own, 0, None).map_err(Error::kernel("perf_event_open"))?;
+    let mut ring = Ring::new(event, RING_BYTES).map_err(Error::kernel("mmap"))?;
+    let mut bytes = Vec::new();
+    on_a_deep_stack(|| {
+        fastest(pages, faults, frames, || {
+            bytes.clear();
+            ring.read(&mut bytes);
+        })
+    })
+}
+
+/// Calls `measure` with as much stack in use as a sample copies: of a shorter stack less is copied.
+#[inline(never)]
+fn on_a_deep_stack<T>(measure: impl FnOnce() -> T) -> T {
+    let stack = black_box([1u8; BYTES_MAX as usize]);
+    let measured = measure();
+    black_box(&stack);
+    measured
 }
 
 /// Time of a fault, in nanoseconds.
@@ -116,6 +156,6 @@ mod tests {
         };
         assert!((LEAST_NS..1e6).contains(&price.sample_ns), "{price:?}");
         assert!(price.frame_ns < 10_000.0, "{price:?}");
-        assert!(price.of(50) >= price.of(1));
+        assert!(price.of(50, 0) >= price.of(1, 0));
     }
 }

@@ -34,8 +34,13 @@ pub(crate) enum Callers<'a> {
     /// Addresses as the kernel found them by frame pointers: instruction pointer and return
     /// addresses, with marks in between.
     Chain(&'a [u8]),
-    /// Registers of the user and a part of the stack.
-    Stack(Registers, &'a [u8]),
+    /// Registers of the user and a copy of the stack from there on.
+    Stack {
+        registers: Registers,
+        copy: &'a [u8],
+        /// Whether the copy has its full length: it ends before, where the stack does.
+        is_full: bool,
+    },
 }
 
 /// The registers that unwinding begins with.
@@ -106,7 +111,7 @@ fn sample(body: &[u8], misc: u16, dwarf: bool) -> Option<Sample<'_>> {
                 ip: number(body, 56)?,
             };
             let size = usize::try_from(number(body, 64)?).ok()?;
-            let bytes = match size {
+            let copy = match size {
                 0 => &[],
                 _ => {
                     let copied = number(body, 72usize.checked_add(size)?)?;
@@ -114,7 +119,11 @@ fn sample(body: &[u8], misc: u16, dwarf: bool) -> Option<Sample<'_>> {
                     &bytes[..size.min(usize::try_from(copied).ok()?)]
                 }
             };
-            Callers::Stack(registers, bytes)
+            Callers::Stack {
+                registers,
+                copy,
+                is_full: copy.len() == size,
+            }
         }
     };
     Some(Sample {
@@ -157,9 +166,11 @@ mod tests {
                         sample.address,
                         addresses(chain).collect::<Vec<_>>()
                     ),
-                    Callers::Stack(registers, stack) => {
-                        format!("{} {} {}", registers.ip, registers.sp, stack.len())
-                    }
+                    Callers::Stack {
+                        registers,
+                        copy,
+                        is_full,
+                    } => format!("{} {} {} {is_full}", registers.ip, registers.sp, copy.len()),
                 },
                 other => format!("{other:?}"),
             });
@@ -186,7 +197,7 @@ mod tests {
             ]
         );
         let dwarf = record(SAMPLE, 2, &[7, ids, 99, 0x1000, 2, 11, 12, 13, 16, 0, 0, 8]);
-        assert_eq!(kinds(&dwarf, true), ["13 12 8"]);
+        assert_eq!(kinds(&dwarf, true), ["13 12 8 false"]);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::pending::{Fault, Pending};
 use crate::price::Price;
 use crate::record::{self, Callers, REGISTERS, Record, Sample};
 use crate::space::Space;
+use crate::stack_copy::{self, StackCopy};
 use crate::sys::event::{
     self, Counted, SAMPLE_ADDR, SAMPLE_CALLCHAIN, SAMPLE_IP, SAMPLE_REGS_USER, SAMPLE_STACK_USER,
     SAMPLE_TID, SAMPLE_TIME, Settings, flag,
@@ -31,8 +32,6 @@ use crate::unwind::Unwinder;
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest time between two looks at the rings of a process that does not fault.
 const LOOK_IDLE: Duration = Duration::from_millis(200);
-/// Bytes of the stack that a sample for DWARF has.
-const STACK_BYTES: u32 = 8192;
 const RING_BYTES: usize = 1 << 20;
 const RING_BYTES_WITH_STACK: usize = 4 << 20;
 
@@ -43,8 +42,8 @@ pub enum Unwind {
     /// short stacks.
     #[default]
     FramePointers,
-    /// By the unwind tables in the program's files (DWARF CFI), from a copy of 8 KiB of the stack.
-    /// Costs several times as much per sample.
+    /// By the unwind tables in the program's files (DWARF CFI), from a copy of the stack, of 8 KiB
+    /// at most and no longer than the program's calls need. Costs several times as much per sample.
     Dwarf,
 }
 
@@ -121,7 +120,8 @@ struct Shared {
 
 struct State {
     pid: u32,
-    dwarf: bool,
+    /// The length of the copies of the stack, for DWARF.
+    copy: Option<StackCopy>,
     events: Events,
     space: Space,
     pending: Pending,
@@ -169,7 +169,7 @@ impl Sampler {
         let events = Events::open(pid, settings, ring_bytes)?;
         let state = State {
             pid,
-            dwarf,
+            copy: dwarf.then(StackCopy::new),
             events,
             space: Space::new(pid, unwinder),
             pending: Pending::default(),
@@ -250,7 +250,7 @@ impl Sampler {
             samples: state.samples,
             lost: state.lost,
             period: state.period,
-            sample_ns: state.price.of(state.depth()),
+            sample_ns: state.price.of(state.depth(), state.stack_bytes()),
         }
     }
 }
@@ -313,8 +313,7 @@ impl State {
             let mut bytes = std::mem::take(&mut self.bytes);
             bytes.clear();
             self.events.rings[index].1.read(&mut bytes);
-            let dwarf = self.dwarf;
-            record::for_each(&bytes, dwarf, |record| match record {
+            record::for_each(&bytes, self.copy.is_some(), |record| match record {
                 Record::Sample(sample) => self.sample(&sample),
                 Record::Lost(count) => self.lost = self.lost.saturating_add(count),
                 Record::NewCode => self.space.remap(),
@@ -327,7 +326,12 @@ impl State {
         }
         let samples = self.samples - samples;
         let depth = (self.addresses - addresses) / samples.max(1);
-        self.charge(samples as f64 * self.price.of(depth as usize));
+        let price = self.price.of(depth as usize, self.stack_bytes());
+        let period = self.charge(samples as f64 * price);
+        let bytes = self.copy.as_mut().and_then(StackCopy::change);
+        if period.is_some() || bytes.is_some() {
+            self.replace_events(period.unwrap_or(self.period));
+        }
         samples
     }
 
@@ -340,10 +344,22 @@ impl State {
         chain.clear();
         match (&sample.stack, &mut self.space.unwinder) {
             (Callers::Chain(bytes), _) => chain.extend(record::addresses(bytes)),
-            (Callers::Stack(registers, stack), Some(unwinder)) => {
-                unwinder.unwind(*registers, stack, &mut chain);
+            (
+                Callers::Stack {
+                    registers,
+                    copy,
+                    is_full,
+                },
+                Some(unwinder),
+            ) => {
+                let reach = unwinder.unwind(*registers, copy, &mut chain);
+                let longest = stack_copy::BYTES_MAX as usize;
+                let is_cut = *is_full && reach.missing.is_some_and(|bytes| bytes <= longest);
+                if let Some(length) = &mut self.copy {
+                    length.note(reach.bytes, is_cut);
+                }
             }
-            (Callers::Stack(registers, _), None) => chain.push(registers.ip),
+            (Callers::Stack { registers, .. }, None) => chain.push(registers.ip),
         }
         self.samples += 1;
         self.addresses += chain.len() as u64;
@@ -357,23 +373,27 @@ impl State {
         });
     }
 
-    /// Charges the budget, and changes the period if it says so.
-    fn charge(&mut self, cost_ns: f64) {
-        let Some(budget) = &mut self.budget else {
-            return;
-        };
-        let Some(now) = pagetrail::cpu_time(self.pid) else {
-            return;
-        };
+    /// Charges the budget; the new period if it says so.
+    fn charge(&mut self, cost_ns: f64) -> Option<u32> {
+        let budget = self.budget.as_mut()?;
+        let now = pagetrail::cpu_time(self.pid)?;
         let used = now.saturating_sub(self.charged_cpu);
         self.charged_cpu = now;
-        if let Some(period) = budget.spend(used.as_nanos() as u64, cost_ns)
-            // The process may be ending; then nothing is left to sample.
-            && self.events.set_period(period).is_ok()
-        {
+        budget.spend(used.as_nanos() as u64, cost_ns)
+    }
+
+    /// Samples one of so many faults from now on, with a copy of the present length.
+    fn replace_events(&mut self, period: u32) {
+        // The process may be ending; then nothing is left to sample.
+        if self.events.replace(period, self.stack_bytes()).is_ok() {
             self.period = period;
             self.period_max = self.period_max.max(period);
         }
+    }
+
+    /// Bytes of the stack that a sample has.
+    fn stack_bytes(&self) -> u32 {
+        self.copy.as_ref().map_or(0, StackCopy::bytes)
     }
 
     /// The mean number of addresses in a sample.
@@ -394,7 +414,7 @@ fn settings(dwarf: bool, period: u32) -> Settings {
             },
         period: period.into(),
         registers: if dwarf { REGISTERS } else { 0 },
-        stack_bytes: if dwarf { STACK_BYTES } else { 0 },
+        stack_bytes: if dwarf { stack_copy::BYTES_MAX } else { 0 },
         wakeup_bytes: 0,
     }
 }

@@ -15,6 +15,15 @@ use crate::record::Registers;
 /// The longest chain, as the kernel's own (`kernel.perf_event_max_stack`).
 const FRAMES_MAX: usize = 127;
 
+/// How far the copy of a stack was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reach {
+    /// Bytes up to the end of the farthest word.
+    pub(crate) bytes: usize,
+    /// Bytes that the copy needs for the word at which unwinding ended because it has it not.
+    pub(crate) missing: Option<usize>,
+}
+
 /// Unwind tables of the files that a process executes.
 pub(crate) struct Unwinder {
     unwinder: UnwinderX86_64<Arc<[u8]>>,
@@ -71,23 +80,34 @@ impl Unwinder {
     }
 
     /// Appends the instruction pointer and the return addresses to `chain`, as far as the copy of
-    /// the stack reaches.
-    pub(crate) fn unwind(&mut self, registers: Registers, stack: &[u8], chain: &mut Vec<u64>) {
+    /// the stack reaches; says how far it was read.
+    pub(crate) fn unwind(
+        &mut self,
+        registers: Registers,
+        stack: &[u8],
+        chain: &mut Vec<u64>,
+    ) -> Reach {
+        let (mut bytes, mut missing) = (0, None);
         let mut read_stack = |address: u64| {
             let offset = address.checked_sub(registers.sp).ok_or(())?;
             let offset = usize::try_from(offset).map_err(drop)?;
-            let word = stack.get(offset..).ok_or(())?.first_chunk().ok_or(())?;
+            let word = stack.get(offset..).and_then(|rest| rest.first_chunk());
+            let Some(word) = word else {
+                missing = offset.checked_add(size_of::<u64>());
+                return Err(());
+            };
+            bytes = bytes.max(offset + size_of::<u64>());
             Ok(u64::from_ne_bytes(*word))
         };
         let start = UnwindRegsX86_64::new(registers.ip, registers.sp, registers.bp);
         let mut frames =
             self.unwinder
                 .iter_frames(registers.ip, start, &mut self.cache, &mut read_stack);
-        while let Ok(Some(frame)) = frames.next() {
-            if chain.len() == FRAMES_MAX {
-                return;
-            }
+        while chain.len() < FRAMES_MAX
+            && let Ok(Some(frame)) = frames.next()
+        {
             chain.push(frame.address());
         }
+        Reach { bytes, missing }
     }
 }
