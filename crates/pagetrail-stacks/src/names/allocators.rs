@@ -20,17 +20,23 @@ pub(super) const GO_ARENAS: u64 = 0xc0_0000_0000;
 /// No heap of Go is expected to be larger.
 const GO_BYTES_MAX: u64 = 64 << 30;
 
-/// Whether a mapping is a heap of an arena of glibc's malloc: `heap_info` has its size and its
-/// arena, which lies right after the `heap_info` of the arena's first heap.
+/// Whether a mapping is a heap of an arena of glibc's malloc, or the part that such a heap has not
+/// used yet: `heap_info` has its size and its arena, which lies right after the `heap_info` of the
+/// arena's first heap.
 pub(super) fn is_arena(range: PageRange, memory: &impl Memory) -> bool {
-    if !range.start().is_multiple_of(HEAP_BYTES) {
+    let start = range.start() & !(HEAP_BYTES - 1);
+    if start != range.start() && range.end() != start + HEAP_BYTES {
         return false;
     }
-    let Some([arena, previous, size, writable]) = memory.words(range.start()) else {
+    let Some([arena, previous, size, writable]) = memory.words(start) else {
         return false;
     };
+    // What is behind the heap when its mapping is read may be a part of it by now.
+    if range.start() - start > writable {
+        return false;
+    }
     let first = arena & !(HEAP_BYTES - 1);
-    let is_first = first == range.start();
+    let is_first = first == start;
     (0x10..0x100).contains(&(arena - first))
         && first > 0
         && (previous == 0) == is_first
