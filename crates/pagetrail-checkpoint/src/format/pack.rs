@@ -301,31 +301,85 @@ impl Pack {
         self.shape.pages_of(frame) as usize * self.shape.page_size as usize
     }
 
-    /// Unpacks a frame into as many bytes as its pages have.
+    /// Unpacks a frame into as many bytes as its pages have, and checks them.
     pub(crate) fn decode(&self, frame: u32, stored: &mut Vec<u8>, pages: &mut [u8]) -> Result<()> {
-        let name = self.name;
-        let (entry, hashes) = self.frame(frame)?;
-        let page_size = self.shape.page_size as usize;
-        let failed = |cause| Error::reading(Name::Pack(name), cause);
+        let entry = self.frame(frame)?.0;
         if entry.codec == RAW {
+            let failed = |cause| Error::reading(Name::Pack(self.name), cause);
             self.object.read_at(entry.offset, pages).map_err(failed)?;
         } else {
-            stored.resize(entry.stored_bytes as usize, 0);
-            self.object.read_at(entry.offset, stored).map_err(failed)?;
+            self.read_stored(entry, stored)?;
             if Hash::of(stored) != entry.hash {
-                return Err(damaged(name, &format!("frame {frame} has changed")));
+                let reason = format!("frame {frame} has changed");
+                return Err(damaged(self.name, &reason));
             }
-            codec::decompress(entry.codec, stored, pages)
-                .map_err(|Malformed(reason)| damaged(name, reason))?;
+            self.decompress(entry, stored, pages)?;
         }
-        let pages: Vec<&[u8]> = pages.chunks_exact(page_size).collect();
-        if Hash::of_pages(&pages) != hashes {
-            return Err(damaged(
-                name,
-                &format!("a page of frame {frame} has changed"),
-            ));
+        self.check_pages(frame, 0, pages)
+    }
+
+    /// Unpacks a frame of which single pages are needed: these are for the caller to check, which
+    /// says of them all that the frame's own hash could.
+    pub(crate) fn unpack(
+        &self,
+        frame: u32,
+        stored: &mut Vec<u8>,
+        pages: &mut Vec<u8>,
+    ) -> Result<()> {
+        pages.resize(self.frame_bytes(frame), 0);
+        let entry = self.frame(frame)?.0;
+        self.read_stored(entry, stored)?;
+        self.decompress(entry, stored, pages)
+    }
+
+    fn read_stored(&self, entry: &Frame, stored: &mut Vec<u8>) -> Result<()> {
+        let failed = |cause| Error::reading(Name::Pack(self.name), cause);
+        stored.resize(entry.stored_bytes as usize, 0);
+        self.object.read_at(entry.offset, stored).map_err(failed)
+    }
+
+    fn decompress(&self, entry: &Frame, stored: &[u8], pages: &mut [u8]) -> Result<()> {
+        let decompressed = codec::decompress(entry.codec, stored, pages);
+        decompressed.map_err(|Malformed(reason)| damaged(self.name, reason))
+    }
+
+    /// Reads whole pages of a frame, from byte `at` of it on, and checks them; false, and nothing
+    /// is read, if the frame is compressed.
+    pub(crate) fn read_uncompressed(&self, frame: u32, at: usize, out: &mut [u8]) -> Result<bool> {
+        let entry = self.frame(frame)?.0;
+        if entry.codec != RAW {
+            return Ok(false);
         }
-        Ok(())
+        let failed = |cause| Error::reading(Name::Pack(self.name), cause);
+        let offset = entry.offset + at as u64;
+        self.object.read_at(offset, out).map_err(failed)?;
+        let first = at / self.shape.page_size as usize;
+        self.check_pages(frame, first, out).map(|()| true)
+    }
+
+    /// Holds pages of a frame, from its page `first` on, against their hashes.
+    pub(crate) fn check_pages(&self, frame: u32, first: usize, pages: &[u8]) -> Result<()> {
+        let (_, hashes) = self.frame(frame)?;
+        let page_size = self.shape.page_size as usize;
+        let is_right = match pages.len() == page_size {
+            true => hashes.get(first) == Some(&Hash::of(pages)),
+            false => {
+                let pages: Vec<&[u8]> = pages.chunks_exact(page_size).collect();
+                hashes.get(first..first + pages.len()) == Some(&Hash::of_pages(&pages))
+            }
+        };
+        match is_right {
+            true => Ok(()),
+            false => {
+                let reason = format!("a page of frame {frame} has changed");
+                Err(damaged(self.name, &reason))
+            }
+        }
+    }
+
+    /// Pages that are compressed together.
+    pub(crate) fn frame_pages(&self) -> u32 {
+        self.shape.frame_pages
     }
 
     /// Of the bytes of the patch at a place, those from `from` on: the page in frames and the byte

@@ -9,8 +9,16 @@ use crate::hash::Hash;
 use crate::limits;
 use crate::parallel::try_each;
 use crate::storage::Name;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
+
+/// How many bytes of unpacked frames are kept: neighbours mostly come from the same.
+const KEPT_BYTES: usize = 1 << 20;
+/// How many frames are kept at most, so that small ones are found as fast.
+const KEPT_MOST: usize = 32;
+/// For so many pages it is worth to start a thread that unpacks them.
+const PAGES_PER_THREAD: u32 = 64;
 
 /// Open packs. Those that were asked for have the numbers of their names; those that patches need
 /// follow when they do: a patch that nobody needs may be of a pack that has gone.
@@ -20,9 +28,18 @@ pub(crate) struct Packs {
     /// Of all of them, in bytes.
     index_bytes: u64,
     numbers: BTreeMap<Hash, u32>,
-    /// Of each pack the frame read last: neighbours mostly come from the same.
-    frames: Vec<Option<(u32, Vec<u8>)>>,
+    /// Frames that were unpacked for some of their pages, the last one last.
+    kept: VecDeque<Kept>,
     stored: Vec<u8>,
+}
+
+/// A frame that was unpacked.
+struct Kept {
+    pack: u32,
+    frame: u32,
+    contents: Vec<u8>,
+    /// Which of its pages have been held against their hashes.
+    is_checked: Vec<bool>,
 }
 
 /// Pages that lie one after the other in a pack, and where they belong.
@@ -61,7 +78,7 @@ impl Packs {
             packs: Vec::new(),
             index_bytes: 0,
             numbers: BTreeMap::new(),
-            frames: Vec::new(),
+            kept: VecDeque::new(),
             stored: Vec::new(),
         };
         for name in names {
@@ -77,7 +94,7 @@ impl Packs {
             packs: self.packs.clone(),
             index_bytes: self.index_bytes,
             numbers: self.numbers.clone(),
-            frames: self.packs.iter().map(|_| None).collect(),
+            kept: VecDeque::new(),
             stored: Vec::new(),
         }
     }
@@ -92,7 +109,6 @@ impl Packs {
         let number = self.packs.len() as u32;
         self.numbers.insert(name, number);
         self.packs.push(Arc::new(pack));
-        self.frames.push(None);
         Ok(number)
     }
 
@@ -238,28 +254,55 @@ impl Packs {
                 whole.push((frame, part));
                 continue;
             }
-            let contents = self.frame(pack, frame)?;
-            part.copy_from_slice(&contents[at..at + count]);
+            if !of.read_uncompressed(frame, at, part)? {
+                let contents = self.frame(pack, frame, at..at + count)?;
+                part.copy_from_slice(&contents[at..at + count]);
+            }
         }
         let of = &self.packs[pack as usize];
-        try_each(whole, 4, |(frame, part), stored: &mut Vec<u8>| {
+        let few = (PAGES_PER_THREAD / of.frame_pages()).max(1) as usize;
+        try_each(whole, few, |(frame, part), stored: &mut Vec<u8>| {
             of.decode(frame, stored, part)
         })
     }
 
-    fn frame(&mut self, pack: u32, frame: u32) -> Result<&[u8]> {
-        let kept = &mut self.frames[pack as usize];
-        let mut contents = match kept.take() {
-            Some((number, contents)) if number == frame => contents,
-            other => {
-                let mut contents = other.map(|(_, contents)| contents).unwrap_or_default();
-                let of = &self.packs[pack as usize];
-                of.frame_into(frame, &mut self.stored, &mut contents)?;
-                contents
-            }
+    /// The contents of a frame, of which the pages that have bytes of a part are checked.
+    fn frame(&mut self, pack: u32, frame: u32, part: Range<usize>) -> Result<&[u8]> {
+        let of = &self.packs[pack as usize];
+        let is_it = |kept: &Kept| (kept.pack, kept.frame) == (pack, frame);
+        let mut kept = match self.kept.iter().rposition(is_it) {
+            Some(at) => self.kept.remove(at),
+            None => None,
         };
-        let (_, contents) = kept.insert((frame, std::mem::take(&mut contents)));
-        Ok(contents)
+        if kept.is_none() {
+            let frame_bytes = of.frame_bytes(frame);
+            let mut contents = Vec::new();
+            let most = (KEPT_BYTES / frame_bytes.max(1)).clamp(1, KEPT_MOST);
+            while self.kept.len() >= most {
+                contents = self.kept.pop_front().map_or(contents, |old| old.contents);
+            }
+            of.unpack(frame, &mut self.stored, &mut contents)?;
+            let is_checked = vec![false; contents.len() / of.page_size() as usize];
+            kept = Some(Kept {
+                pack,
+                frame,
+                contents,
+                is_checked,
+            });
+        }
+        let mut kept = kept.ok_or_else(|| self.lacks(pack))?;
+        let of = &self.packs[pack as usize];
+        let page_size = of.page_size() as usize;
+        let pages = part.start / page_size..part.end.div_ceil(page_size);
+        let is_checked = kept.is_checked.get(pages.clone());
+        if !is_checked.is_some_and(|all| all.iter().all(|one| *one)) {
+            let bytes = pages.start * page_size..pages.end * page_size;
+            let bytes = kept.contents.get(bytes).ok_or_else(|| self.lacks(pack))?;
+            of.check_pages(frame, pages.start, bytes)?;
+            kept.is_checked[pages].fill(true);
+        }
+        self.kept.push_back(kept);
+        Ok(self.kept.back().map_or(&[], |kept| &kept.contents))
     }
 
     /// Puts a page together: what it is a patch of, and so on, then the patches, the oldest first.
@@ -297,8 +340,9 @@ impl Packs {
                 self.packs[*pack as usize].patch_bytes(*place, data.len() as u64)
             {
                 let (frame, begin) = self.pack(*pack).find(of);
-                let contents = self.frame(*pack, frame)?;
-                data.extend_from_slice(&contents[begin + at..begin + at + count]);
+                let part = begin + at..begin + at + count;
+                let contents = self.frame(*pack, frame, part.clone())?;
+                data.extend_from_slice(&contents[part]);
             }
             patch.apply(&data, page);
         }
