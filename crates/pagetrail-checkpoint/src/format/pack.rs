@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::hash::Hash;
 use crate::limits;
 use crate::parallel::try_each;
+use crate::progress::Progress;
 use crate::storage::{Name, Object, Storage};
 use crate::store::places::Places;
 use std::collections::BTreeMap;
@@ -397,7 +398,7 @@ impl Pack {
 
     /// Reads and checks every frame; gives the places of the pages that are not what they were, and
     /// the first reason.
-    pub(crate) fn verify(&self) -> (Places, Option<Error>) {
+    pub(crate) fn verify(&self, progress: &Progress) -> (Places, Option<Error>) {
         let frames: Vec<u32> = (0..self.shape.frames).collect();
         let found = Mutex::new(BTreeMap::new());
         let each = |frame, (stored, pages): &mut (Vec<u8>, Vec<u8>)| {
@@ -405,6 +406,7 @@ impl Pack {
                 let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
                 found.insert(frame, error);
             }
+            progress.add(self.frame_bytes(frame));
             Ok::<(), Infallible>(())
         };
         let Ok(()) = try_each(frames, FRAMES_PER_THREAD, each);

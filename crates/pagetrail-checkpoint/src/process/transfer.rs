@@ -56,6 +56,7 @@ impl<'writer> Transfer<'writer> {
             true => Rechecked::default(),
             false => rechecked,
         };
+        draft.progress().begin("saving pages", 0);
         Self {
             draft,
             staging: Staging::new(bytes_max),
@@ -101,6 +102,7 @@ impl<'writer> Transfer<'writer> {
         pages: &PageSet,
         overflow: Overflow,
     ) -> Result<()> {
+        self.draft.progress().expect(pages.bytes());
         let draft = match overflow {
             Overflow::Store => Some(&mut self.draft),
             Overflow::Stay => None,

@@ -9,8 +9,10 @@ use crate::format::manifest::Manifest;
 use crate::format::patch::FIRST_PATCH;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
+use crate::progress::Progress;
 use crate::storage::Name;
 use pagetrail::{PageRange, PageSet};
+use std::sync::Arc;
 
 /// From so many bytes on, each frame is unpacked once, and by any processor. Fewer are likely to be
 /// followed by their neighbours, for which the frame read last is kept.
@@ -62,6 +64,11 @@ impl Image {
     /// The checkpoint's description.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// How far long work on the image's store is ([`Store::progress`]).
+    pub fn progress(&self) -> &Arc<Progress> {
+        self.packs.store().progress()
     }
 
     /// The pages that the image has contents of, other than zeros.
@@ -173,6 +180,7 @@ impl Image {
         let stored: PageSet = stored
             .filter_map(|run| PageRange::new(run.start, run.start + bytes(run)))
             .collect();
+        self.progress().begin("reading pages", stored.bytes());
         let mut buffer = Vec::new();
         for chunk in chunks(stored.ranges(), self.map.page_size()) {
             for range in chunk {

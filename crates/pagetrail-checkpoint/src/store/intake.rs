@@ -107,6 +107,7 @@ impl Draft<'_> {
         let free = self.superseded(chunks);
         let (writer, pack) = (&mut *self.writer, &mut self.pack);
         let (storage, packing) = (writer.store.storage(), pack.packing);
+        let progress = writer.store.progress();
         let lookup = InOrder::new(Lookup {
             known: &mut writer.known,
             gather: &mut pack.gather,
@@ -126,6 +127,7 @@ impl Draft<'_> {
                 };
                 let elsewhere = contents(at, &mut buffer)?;
                 let bytes = elsewhere.unwrap_or(&buffer);
+                progress.add(bytes.len());
                 let hashed = Hashed::new(bytes, page_size);
                 let parcel = lookup.pass(at, |lookup| lookup.take(ranges, &hashed));
                 let packed = parcel.map(|(parcel, replaced)| (parcel.pack(packing), replaced));

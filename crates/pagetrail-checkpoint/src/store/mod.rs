@@ -28,6 +28,7 @@ use crate::hash::Hash;
 use crate::label::Label;
 use crate::limits;
 use crate::map::{PageMap, Source};
+use crate::progress::Progress;
 use crate::storage::{self, Name, Publish, Storage};
 use image::Image;
 use std::io::ErrorKind;
@@ -42,6 +43,7 @@ const LOOKS_MAX: u32 = 1000;
 #[derive(Clone, Debug)]
 pub struct Store {
     storage: Arc<dyn Storage>,
+    progress: Arc<Progress>,
 }
 
 impl Store {
@@ -71,7 +73,7 @@ impl Store {
     ///
     /// There is none, or of a later format.
     pub fn on(storage: Arc<dyn Storage>) -> Result<Self> {
-        let store = Self { storage };
+        let store = Self::of(storage);
         match store.read(Name::Marker)? {
             Some(marker) if marker == MARKER => Ok(store),
             Some(marker) if marker.starts_with(ENCRYPTED_MARKER) => Err(Error::Encrypted {
@@ -90,7 +92,7 @@ impl Store {
     ///
     /// The storage fails, or holds a store of a later format.
     pub fn create_on(storage: Arc<dyn Storage>) -> Result<Self> {
-        let store = Self { storage };
+        let store = Self::of(storage);
         if store.read(Name::Marker)?.is_none() {
             let failed = || Error::io(format!("cannot write to {}", store.storage.place()));
             let mut draft = store.storage.create().map_err(failed())?;
@@ -101,6 +103,16 @@ impl Store {
             }
         }
         Self::on(store.storage)
+    }
+
+    fn of(storage: Arc<dyn Storage>) -> Self {
+        let progress = Arc::default();
+        Self { storage, progress }
+    }
+
+    /// How far long work on this store is, also of its writer and its images.
+    pub fn progress(&self) -> &Arc<Progress> {
+        &self.progress
     }
 
     /// The numbers of the checkpoints, ascending.

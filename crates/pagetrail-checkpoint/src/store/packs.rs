@@ -204,6 +204,8 @@ impl Packs {
         };
         let (of, frame) = (&self.packs[*pack as usize], *frame);
         let bytes = of.frame_bytes(frame);
+        let wanted = parts.iter().map(|part| part.out.len()).sum();
+        self.store.progress().add(wanted);
         if let [whole] = &mut parts[..]
             && whole.out.len() == bytes
         {
@@ -249,6 +251,7 @@ impl Packs {
             let count = frame_bytes.saturating_sub(at).min(rest.len());
             let (part, behind) = std::mem::take(&mut rest).split_at_mut(count);
             rest = behind;
+            self.store.progress().add(count);
             place += (count / page_size) as u32;
             if count == frame_bytes && count > 0 {
                 whole.push((frame, part));
@@ -359,7 +362,8 @@ impl Packs {
     /// Reads every frame of a pack, and of its patched pages those that are `needed`; gives the
     /// places of the pages that are not what they were, and the first reason.
     pub(crate) fn verify(&mut self, pack: u32, needed: &Places) -> (Places, Option<Error>) {
-        let (mut bad, mut reason) = self.packs[pack as usize].verify();
+        let progress = self.store.progress();
+        let (mut bad, mut reason) = self.packs[pack as usize].verify(progress);
         let mut page = vec![0; self.pack(pack).page_size() as usize];
         let there = Places::of(self.pack(pack));
         for place in needed.patches().intersection(&there).iter() {

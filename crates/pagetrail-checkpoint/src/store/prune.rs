@@ -224,6 +224,7 @@ impl Writer {
     fn repack(&mut self) -> Result<u64> {
         let mut repacked = 0;
         let mut tried = BTreeSet::new();
+        self.store.progress().begin("writing packs anew", 0);
         // Anew each time: what is written may be what another pack has, and add to its use.
         while let Some((pack, pages)) = self.sparse_pack(&tried)? {
             match self.repack_one(pack, &pages, true) {
@@ -275,6 +276,8 @@ impl Writer {
         let mut out = PackWriter::new(page_size as u32, options.frame_pages, options.compression);
         let mut places = BTreeMap::new();
         let mut contents = vec![0; page_size];
+        let bytes = pages.count() * page_size as u64;
+        self.store.progress().expect(bytes);
         for page in pages.iter() {
             packs.read(0, page, &mut contents)?;
             let hash = Hash::of(&contents);

@@ -6,6 +6,7 @@ use super::packs::Packs;
 use super::places::Places;
 use super::{Store, flatten};
 use crate::error::{Error, Result};
+use crate::format::pack::Pack;
 use crate::hash::Hash;
 use crate::map::Source;
 use crate::storage::Name;
@@ -66,6 +67,8 @@ impl Store {
         }
         let needs = self.needs()?;
         used.extend(needs.used.keys().copied());
+        let bytes = names.iter().map(|name| self.bytes_of_pack(*name)).sum();
+        self.progress().begin("checking pages", bytes);
         for name in &names {
             let Name::Pack(hash) = *name else {
                 continue;
@@ -161,6 +164,17 @@ impl Store {
                 .get(&packs[pack as usize])
                 .is_some_and(|bad| bad.intersects(page, run.pages)),
             _ => false,
+        })
+    }
+
+    /// The bytes of the pages of a pack; 0 where it is none, or cannot be read.
+    fn bytes_of_pack(&self, name: Name) -> u64 {
+        let Name::Pack(hash) = name else {
+            return 0;
+        };
+        let pack = Pack::open(self.storage(), hash);
+        pack.map_or(0, |pack| {
+            u64::from(pack.plain_pages()) * u64::from(pack.page_size())
         })
     }
 

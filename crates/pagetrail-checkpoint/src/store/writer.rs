@@ -14,6 +14,7 @@ use crate::format::pack_writer::PackWriter;
 use crate::hash::Hash;
 use crate::label::Label;
 use crate::map::{PageMap, Run, Source};
+use crate::progress::Progress;
 use crate::storage::{Name, Publish};
 use pagetrail::PageSet;
 use std::collections::BTreeSet;
@@ -301,6 +302,11 @@ pub struct Draft<'writer> {
 }
 
 impl Draft<'_> {
+    /// How far work on the store is.
+    pub(crate) fn progress(&self) -> &Progress {
+        self.writer.store.progress()
+    }
+
     /// Whether all pages must be put, and not only those written since the last checkpoint.
     pub fn is_base(&self) -> bool {
         !self.over
