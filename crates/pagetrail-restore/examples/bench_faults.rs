@@ -2,10 +2,10 @@
 //! one page from memory at a time; by the pager; and by the pager when the store has the order in
 //! which an earlier process touched them. The program is `tests/victims/toucher.c`.
 //!
-//! bench_faults TOUCHER PAGES [ROUNDS]
+//! bench_faults TOUCHER PAGES [ROUNDS [FRAME_PAGES]]
 //!
-//! Prints one JSON document; times are ns per touched page, medians of the rounds, which take
-//! turns.
+//! FRAME_PAGES is how many pages the store compresses together. Prints one JSON document; times are
+//! ns per touched page, medians of the rounds, which take turns.
 
 #![allow(clippy::print_stdout, reason = "an example prints what it measured")]
 
@@ -37,6 +37,7 @@ struct Toucher {
     directory: tempfile::TempDir,
     pages: String,
     order: &'static str,
+    frame_pages: u32,
 }
 
 impl Toucher {
@@ -96,7 +97,11 @@ impl Toucher {
         };
         let store = Store::create(place, true)?;
         let mut process = ProcessCheckpointer::attach(child.0.id(), options)?;
-        process.checkpoint(&mut store.writer(WriterOptions::default())?)?;
+        let options = WriterOptions {
+            frame_pages: self.frame_pages,
+            ..WriterOptions::default()
+        };
+        process.checkpoint(&mut store.writer(options)?)?;
         drop((process, child));
         self.go(true)
     }
@@ -130,6 +135,10 @@ fn main() -> Outcome<()> {
     let program = fs::canonicalize(arguments.next().ok_or("the toucher is missing")?)?;
     let pages = arguments.next().ok_or("the number of pages is missing")?;
     let rounds: usize = arguments.next().map_or(Ok(5), |rounds| rounds.parse())?;
+    let frame_pages = WriterOptions::default().frame_pages;
+    let frame_pages = arguments
+        .next()
+        .map_or(Ok(frame_pages), |pages| pages.parse())?;
     let mut lines = Vec::new();
     for order in ["along", "apart", "mixed"] {
         let toucher = Toucher {
@@ -137,6 +146,7 @@ fn main() -> Outcome<()> {
             directory: tempfile::tempdir()?,
             pages: pages.clone(),
             order,
+            frame_pages,
         };
         let [plain, ordered] = ["plain", "ordered"].map(|name| toucher.path(name));
         toucher.checkpoint(&plain)?;
@@ -162,7 +172,9 @@ fn main() -> Outcome<()> {
             again / bare
         ));
     }
-    println!("{{\n  \"schema\": 1, \"pages\": {pages}, \"rounds\": {rounds},");
+    println!(
+        "{{\n  \"schema\": 1, \"pages\": {pages}, \"rounds\": {rounds}, \"frame_pages\": {frame_pages},"
+    );
     println!("{}\n}}", lines.join(",\n"));
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! alone: who lacks a block, and where, its user finds out.
 
 use crate::lacking::{Lacking, Piece};
+use crate::spread::BLOCK_BYTES;
 use pagetrail::{PageRange, PageSet};
 use pagetrail_checkpoint::{Error, Image};
 use rustix::event::{EventfdFlags, eventfd};
@@ -15,8 +16,9 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// How many blocks are ready, at both ends of the channel each: 1 MiB of blocks of 64 KiB.
-const READY_MOST: usize = 16;
+/// How many blocks are ready, at both ends of the channel each: 2 MiB of blocks of 64 KiB, or single
+/// pages where an earlier process needed no more.
+const READY_MOST: usize = 32;
 
 /// A block of the image.
 pub(crate) struct Unpacked {
@@ -250,9 +252,12 @@ impl Worker {
         }
     }
 
-    /// The block in which a piece begins.
+    /// What is unpacked next of a piece: what the store has together, and more of the piece where
+    /// that is little.
     fn next_block(&self, piece: Piece) -> Option<PageRange> {
-        self.image.block(piece.range.start())
+        let block = self.image.block(piece.range.start())?;
+        let wanted = piece.range.end().min(block.start() + BLOCK_BYTES);
+        PageRange::new(block.start(), block.end().max(wanted))
     }
 
     /// Forgets what was brought meanwhile; says where to go on.

@@ -50,6 +50,8 @@ mod shortage;
 #[cfg(target_arch = "x86_64")]
 mod space;
 #[cfg(target_arch = "x86_64")]
+mod spread;
+#[cfg(target_arch = "x86_64")]
 mod sys;
 #[cfg(target_arch = "x86_64")]
 mod threads;

@@ -1,9 +1,9 @@
 //! [`Pager`]: gives a process that runs already its pages, as it touches them, and the others
 //! meanwhile.
 //!
-//! A fault brings the whole block that the store has around the page, and comes before what nobody
-//! waits for: blocks that another thread unpacks ahead, in the order in which an earlier process
-//! needed them, and then from where the last fault was.
+//! A fault brings the page, or the whole block around it where more of it will be needed (see
+//! [`Spread`]), and comes before what nobody waits for: blocks that another thread unpacks ahead, in
+//! the order in which an earlier process needed them, and then from where the last fault was.
 //!
 //! What the program does to memory that it lacks is done to what it lacks: [`Lacking`] is moved and
 //! forgotten with it, and a child lacks what its parent lacked. While such a message is on its way,
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::lacking::{Lacking, Piece};
 use crate::paged::{Brought, Space};
 use crate::shortage::Shortage;
+use crate::spread::{Bring, Spread, block_around};
 use crate::sys::guard::Guard;
 use crate::sys::missing::{Filled, Message, Missing};
 use pagetrail::{PageRange, page_size};
@@ -60,6 +61,9 @@ pub struct Pager {
     looked_at: usize,
     shortage: Shortage,
     ahead: Ahead,
+    spread: Spread,
+    /// The bytes that were lacking when the process was started.
+    lacking_at_first: u64,
     /// In which order pages of the image were needed.
     touches: Vec<PageRange>,
     keeps_touches: bool,
@@ -82,6 +86,7 @@ impl Pager {
         guard: Guard,
         keeps_touches: bool,
     ) -> Self {
+        let lacking_at_first = lacking.bytes();
         let mut restored = Space::new(missing, lacking);
         restored.process = Some(process);
         restored.thread = Some(pid);
@@ -94,6 +99,8 @@ impl Pager {
             looked_at: 0,
             shortage: Shortage::default(),
             ahead: Ahead::default(),
+            spread: Spread::default(),
+            lacking_at_first,
             touches: Vec::new(),
             keeps_touches,
         }
@@ -160,11 +167,14 @@ impl Pager {
         }
         for index in 0..self.spaces.len() {
             let space = &self.spaces[index];
-            let Some(piece) = space.lacking.next(space.next) else {
+            let (lacking, next) = (&space.lacking, space.next);
+            let Some(piece) = lacking.from(next).or_else(|| lacking.next(next)) else {
                 continue;
             };
+            let block = block_of(&self.image, piece.from)?;
+            self.spread.brought(block);
             // While the memory of one is being changed, another can be filled.
-            if self.bring(index, piece, piece.range.start())? != Brought::Changing {
+            if self.bring(index, piece, block)? != Brought::Changing {
                 self.shortage.has_passed();
                 return Ok(());
             }
@@ -349,7 +359,7 @@ impl Pager {
                 }
                 // It was moved, or its memory is being changed.
             }
-            return self.bring(index, piece, address);
+            return self.bring_on_fault(index, piece, from);
         }
         let space = &mut self.spaces[index];
         let Some(page) = PageRange::new(address, address + page_size()) else {
@@ -368,20 +378,31 @@ impl Pager {
         Ok(Brought::All)
     }
 
-    /// Brings the block of the store that a lacked page is in, as far as it is lacked around it.
-    fn bring(&mut self, index: usize, piece: Piece, address: u64) -> Result<Brought> {
-        let from = piece.from + (address - piece.range.start());
-        let block = self.image.block(from);
-        // All that is lacked has contents.
-        let Some(part) = block.and_then(|block| piece.within_image(block)) else {
-            return Err(Error::refused(format!(
-                "the checkpoint contradicts itself about the page at {from:#x}"
-            )));
+    /// Brings the page at an address of the image, for which a thread waits, and what will be needed
+    /// besides.
+    fn bring_on_fault(&mut self, index: usize, piece: Piece, from: u64) -> Result<Brought> {
+        let given = self.given.pages * page_size();
+        let left = self.lacking_at_first.saturating_sub(given);
+        let block = block_of(&self.image, from)?;
+        let page = PageRange::new(from, from + page_size());
+        let brought = match (self.spread.fault(from, left), page) {
+            (Bring::Page, Some(page)) => self.bring(index, piece, page)?,
+            _ => self.bring(index, piece, block)?,
+        };
+        // What is left of the block is unpacked perhaps, and is brought before others.
+        let at = piece.within_image(block).map(|part| part.range.start());
+        let space = &mut self.spaces[index];
+        space.next = at.unwrap_or(space.next);
+        Ok(brought)
+    }
+
+    /// Brings pages of the image, as far as they are lacked in a piece.
+    fn bring(&mut self, index: usize, piece: Piece, pages: PageRange) -> Result<Brought> {
+        let Some(part) = piece.within_image(pages) else {
+            return Ok(Brought::All);
         };
         let brought = self.bring_part(index, part)?;
-        if let Some(block) = block {
-            self.ahead.was_brought(block);
-        }
+        self.ahead.was_brought(pages);
         let space = &mut self.spaces[index];
         space.next = part.range.end();
         match brought {
@@ -454,6 +475,24 @@ impl Pager {
             ending::pause();
         }
     }
+}
+
+/// The pages around an address of the image that are brought together: a block, and all that the
+/// store has to unpack for it.
+fn block_of(image: &Image, from: u64) -> Result<PageRange> {
+    let unpacked = image.block(from);
+    let whole = unpacked
+        .zip(block_around(from))
+        .and_then(|(unpacked, block)| {
+            let start = unpacked.start().min(block.start());
+            PageRange::new(start, unpacked.end().max(block.end()))
+        });
+    // All that is lacked has contents.
+    whole.ok_or_else(|| {
+        Error::refused(format!(
+            "the checkpoint contradicts itself about the page at {from:#x}"
+        ))
+    })
 }
 
 impl Drop for Pager {

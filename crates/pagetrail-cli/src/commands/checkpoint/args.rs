@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use pagetrail_checkpoint::{Compression, Label, Mode, Retention, Store};
+use pagetrail_checkpoint::{Compression, Label, Mode, Retention, Store, WriterOptions};
 
 use crate::args::{TechniqueChoice, duration, technique_parser};
 use crate::session::{find, pace};
@@ -292,6 +292,15 @@ pub(crate) struct WritingArgs {
     /// How to compress: none, lz4, zstd, or zstd:LEVEL from 1 to 22
     #[arg(long, value_name = "HOW", default_value = "lz4", value_parser = compression)]
     pub(crate) compression: Compression,
+    /// Compress so many pages together, 1 to 1024: fewer make the store larger, and a page that
+    /// restore --lazy needs alone come sooner
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = WriterOptions::default().frame_pages,
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
+    pub(crate) frame_pages: u32,
     #[command(flatten)]
     pub(crate) key: KeyArgs,
     /// Use the store even in a directory in which everybody may write

@@ -75,7 +75,7 @@ pub(crate) fn writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writ
 fn open_writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
     let options = WriterOptions {
         compression: args.compression,
-        ..WriterOptions::default()
+        frame_pages: args.frame_pages,
     };
     store(path, args, make)?.writer(options).map_err(plain)
 }

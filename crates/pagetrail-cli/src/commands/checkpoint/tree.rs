@@ -49,7 +49,7 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     };
     let writing = WriterOptions {
         compression: args.writing.compression,
-        ..WriterOptions::default()
+        frame_pages: args.writing.frame_pages,
     };
     let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
     let mut tree = TreeCheckpointer::attach(target, store, options, writing).map_err(plain)?;

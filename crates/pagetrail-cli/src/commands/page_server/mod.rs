@@ -46,7 +46,7 @@ pub(crate) fn run(args: &PageServerArgs) -> Result<ExitCode> {
     }
     let options = WriterOptions {
         compression: args.writing.compression,
-        ..WriterOptions::default()
+        frame_pages: args.writing.frame_pages,
     };
     let writable = store.clone();
     let server = PageServer::new(store, at, move || writable.writer(options));
