@@ -12,6 +12,7 @@ mod program;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
+use pagetrail::{PageRange, PageSet, page_size};
 use pagetrail_checkpoint::Error::NotNow;
 use pagetrail_checkpoint::{Image, ProcessCheckpointer, ProcessOptions};
 use pagetrail_restore::{Error, RestoreOptions, check_lazily, restore_lazily};
@@ -67,6 +68,56 @@ fn the_order_of_touches_is_kept_and_serves_the_next() {
         let pages = image.pages();
         assert!(order.iter().all(|range| pages.intersects(*range)));
         before = Some(order);
+    }
+}
+
+/// Some range of pages: of the image, beside it, or of more than there is.
+fn any_range(random: &mut fastrand::Rng, image: &PageSet) -> PageRange {
+    let page = page_size();
+    let some = image.ranges()[random.usize(..image.ranges().len())];
+    let (start, pages) = match random.u32(..5) {
+        0 => (some.start(), 1),
+        1 => (
+            some.start().saturating_sub(page * random.u64(..40)),
+            random.u64(1..80),
+        ),
+        2 => (some.end() - page, random.u64(1..1 << 30)),
+        3 => (0, u64::MAX / page),
+        _ => (random.u64(..1 << 50) / page * page, random.u64(1..1 << 20)),
+    };
+    let end = start.saturating_add(pages.saturating_mul(page));
+    PageRange::new(start, end / page * page).unwrap()
+}
+
+#[test]
+fn an_order_from_elsewhere_changes_nothing_but_the_order() {
+    let mut random = random("hostile orders");
+    let Some(running) = lacking(2048, random.u32(..), false) else {
+        return;
+    };
+    let image = image_of(&running);
+    let pages = image.pages();
+    let options = RestoreOptions {
+        keep_touches: true,
+        ..options()
+    };
+    for _ in 0..times(8, 300) {
+        let mut order: Vec<PageRange> = (0..random.usize(..200))
+            .map(|_| any_range(&mut random, &pages))
+            .collect();
+        if random.bool() {
+            // The same again and again.
+            order = order.repeat(20);
+        }
+        assert!(image.keep_first_touches(&order).unwrap());
+        let (_, pager) = restore_lazily(image.share(), &options).unwrap();
+        let given = pager.finish().unwrap();
+        running.ends_clean();
+        assert!(given.kept_touches, "{given:?}");
+        // What is kept grows by what was touched, and no further.
+        let kept = image.first_touches().unwrap();
+        let most = order.len() + pages.page_count() as usize;
+        assert!(kept.len() <= most, "{} ranges", kept.len());
     }
 }
 
