@@ -219,7 +219,8 @@ fn mappings_may_change_while_their_pages_are_kept() {
     let grown = |now: &[Region]| size(now) == bytes + 32 * page_size();
     let split = |now: &[Region]| now.last().is_some_and(|last| !last.permissions.write);
     // What it does meanwhile; and whether its mappings are given back, or the freeze is dropped.
-    let changes: [(&str, &dyn Fn(&[Region]) -> bool, bool); 4] = [
+    type IsDone<'a> = &'a dyn Fn(&[Region]) -> bool;
+    let changes: [(&str, IsDone<'_>, bool); 4] = [
         ("holes", &holes, true),
         ("grows", &grown, true),
         ("grows", &grown, false),
