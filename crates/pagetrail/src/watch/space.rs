@@ -184,6 +184,7 @@ impl Space {
         self.leave_others(pending)?;
         pending.remapped.union_with(&self.deleted.replaced());
         self.arm_owned(&mut Some(&mut *pending))?;
+        self.arm_writable(&mut Some(&mut *pending))?;
         let layout = if needs_layout {
             self.armed_mappings()
         } else {

@@ -243,7 +243,6 @@ impl PagemapScan {
 
     fn try_arm(&mut self, region: &Region) -> Result<(), ArmError> {
         let range = region.range;
-        self.plan = None;
         let failed = |errno| match errno {
             Errno::SRCH => ArmError::Gone,
             Errno::BUSY => ArmError::Untrackable(OTHERS.into()),
@@ -261,6 +260,7 @@ impl PagemapScan {
         self.uffd
             .register(range, Mode::WriteProtect)
             .map_err(failed)?;
+        self.plan = None;
         self.armed.insert(range);
         if region.permissions.shared {
             let holes = self.leave_holes(region);
@@ -295,6 +295,8 @@ impl Tracker for PagemapScan {
                 // Another mapping replaced it between two steps; the new one may be trackable as
                 // well.
                 Err(ArmError::Untrackable(_)) if tries < ARM_TRIES => tries += 1,
+                // Nothing was registered, and the same is tried at each collect.
+                Err(ArmError::ReadOnly) => return Err(ArmError::ReadOnly),
                 Err(error) => {
                     self.forget(region.range);
                     return Err(error);

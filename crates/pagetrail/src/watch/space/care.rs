@@ -124,6 +124,34 @@ impl Space {
         Ok(())
     }
 
+    /// Arms what has taken the place of read-only mappings and looks like them in
+    /// `/proc/PID/maps`, where the technique finds out: the kernel registers what can be made
+    /// writable, and refuses the rest, in about a microsecond each.
+    pub(super) fn arm_writable(&mut self, pending: &mut Option<&mut Pending>) -> Result<()> {
+        if self.read_only.is_empty() || !self.tracker.refuses_read_only() {
+            return Ok(());
+        }
+        let regions = self.regions.iter();
+        let regions: Vec<Region> = regions
+            .filter(|region| self.read_only.intersects(region.range) && self.wants(region))
+            .cloned()
+            .collect();
+        for region in regions {
+            let parts = PageSet::from_iter([region.range]).intersection(&self.read_only);
+            for range in parts.ranges() {
+                let Some(part) = region.cut(*range) else {
+                    continue;
+                };
+                self.read_only.remove(*range);
+                if let Err(error) = self.arm_one(part, pending) {
+                    self.read_only.insert(*range);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Adds to `pending` what was written and what is new; with
     /// [`ReportPages::Twice`](crate::ReportPages), also what the last
     /// collect found.

@@ -1,7 +1,7 @@
 //! Mappings that change while they are tracked.
 
 use super::{Outcome, Trial, broken, not_applicable, pages};
-use pagetrail::page_size;
+use pagetrail::{Technique, page_size};
 
 pub(super) fn protected(t: &mut Trial<'_>) -> Outcome {
     t.needs_free_mappings()?;
@@ -202,6 +202,31 @@ pub(super) fn again_for_writing(t: &mut Trial<'_>) -> Outcome {
                 t.expect(&[start + page * p], pages(start, 16))?;
             }
         }
+    }
+    Ok(())
+}
+
+/// The mapping that takes its place looks the same whenever a round is collected.
+pub(super) fn again_between_rounds(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    t.needs_whole()?;
+    match t.technique {
+        Technique::PagemapScan | Technique::Adaptive | Technique::Userfaultfd => {}
+        _ => return not_applicable("only the kernel's refusal shows that nothing can be written"),
+    }
+    let p = page_size();
+    let other = pages(t.map("anon", 1)?, 1);
+    t.begin(&[other])?;
+    let start = t.map("memfd-kept", 16)?;
+    t.actor.act(&format!("map-kept read-only 16 {start} 0"));
+    t.actor.act(&format!("look {start} 8"));
+    t.expect(&[], pages(start, 16))?;
+    t.actor.act(&format!("map-kept shared 16 {start} 0"));
+    for page in [2, 2, 9] {
+        t.write(start + page * p);
+        t.actor.act(&format!("protect {start} 16 r"));
+        t.expect(&[start + page * p], pages(start, 16))?;
+        t.actor.act(&format!("protect {start} 16 rw"));
     }
     Ok(())
 }

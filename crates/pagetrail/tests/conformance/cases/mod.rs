@@ -240,6 +240,10 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::again_for_writing,
     },
     Case {
+        name: "a read-only file mapped again, writable between rounds",
+        run: mappings::again_between_rounds,
+    },
+    Case {
         name: "discarded by mapping over, then reused",
         run: mappings::given_back,
     },
