@@ -155,6 +155,22 @@ impl Discards {
         self.follow_shared(regions, armed)
     }
 
+    /// Forgets memory that is gone, or of which another part of the same file has taken the place.
+    pub(super) fn forget(&mut self, gone: &PageSet) {
+        if gone.is_empty() {
+            return;
+        }
+        let private = [&mut self.private, &mut self.owned];
+        let private = private
+            .into_iter()
+            .chain([&mut self.swapped, &mut self.gone]);
+        let shared = self.shared.iter_mut();
+        let shared = shared.flat_map(|shared| [&mut shared.ranges, &mut shared.present]);
+        for set in private.chain(shared) {
+            *set = set.difference(gone);
+        }
+    }
+
     fn follow_shared(&mut self, regions: &[Region], armed: &PageSet) -> Result<()> {
         let mut known = std::mem::take(&mut self.shared);
         let mut now: Vec<Shared> = Vec::new();

@@ -389,6 +389,7 @@ impl Space {
         }
         let replaced: PageSet = replaced.iter().copied().collect();
         self.armed = self.armed.difference(&replaced);
+        self.discards.forget(&replaced);
         pending.remapped.union_with(&replaced);
         self.rearranged = true;
         // All mappings are read again: others may have appeared since they were last read.
@@ -493,6 +494,7 @@ impl Space {
 
     fn forget(&mut self, gone: &PageSet) {
         self.rearranged |= !gone.is_empty();
+        self.discards.forget(gone);
         for range in gone.ranges() {
             self.tracker.forget(*range);
             self.armed.remove(*range);

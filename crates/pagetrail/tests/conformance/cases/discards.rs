@@ -77,3 +77,23 @@ pub(super) fn by_descriptor(t: &mut Trial<'_>) -> Outcome {
     }
     Ok(())
 }
+
+/// What was in the page table of a mapping says nothing of another part of its file.
+pub(super) fn of_another_part(t: &mut Trial<'_>) -> Outcome {
+    t.needs_discards()?;
+    let p = page_size();
+    let start = t.map("memfd-kept", 48)?;
+    let memory = pages(start, 16);
+    t.actor.act(&format!("fill {start} 40 1"));
+    t.actor.act(&format!("unmap {} 32", start + 16 * p));
+    t.actor.act(&format!("map-kept shared 16 {start} 0"));
+    t.begin(&[memory])?;
+    t.actor.act(&format!("map-kept shared 16 {start} 32"));
+    t.actor.act(&format!("look {start} 8"));
+    t.collect()?;
+    t.collect()?;
+    // The file takes as much memory as before.
+    t.actor.act("punch 34 1");
+    t.write(start + 9 * p);
+    t.expect(&[start + 2 * p, start + 9 * p], memory)
+}

@@ -180,6 +180,10 @@ pub(crate) const CASES: &[Case] = &[
         run: discards::by_descriptor,
     },
     Case {
+        name: "removed from another part of a file",
+        run: discards::of_another_part,
+    },
+    Case {
         name: "paged out",
         run: memory::paged_out,
     },
