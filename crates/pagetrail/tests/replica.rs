@@ -228,6 +228,27 @@ fn is_memory(region: &Region) -> bool {
     region.is_trackable() && region.range.bytes() < 1 << 30
 }
 
+/// Shared memory of files that were opened for reading (`proc_pid_smaps(5)`), which no write can
+/// change.
+fn read_only(pid: u32) -> PageSet {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
+    let (mut found, mut mapping) = (PageSet::new(), None);
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        if let Some((start, end)) = first.split_once('-') {
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            mapping = number(start).zip(number(end));
+        } else if first == "VmFlags:" {
+            let flags: Vec<&str> = words.collect();
+            if flags.contains(&"ms") && !flags.contains(&"mw") {
+                found.extend(mapping.and_then(|(start, end)| PageRange::new(start, end)));
+            }
+        }
+    }
+    found
+}
+
 /// A random program; it is killed when dropped.
 struct Program {
     child: Option<Child>,
@@ -346,6 +367,7 @@ fn run(
         round.commit();
     }
     let regions = Region::of_process(program.pid).unwrap();
+    not_watched.union_with(&read_only(program.pid));
     let outcome = replica.lost(&regions, &not_watched);
     drop(program);
     outcome
@@ -431,4 +453,35 @@ fn pages_of_split_huge_pages_are_not_overlooked() {
     for technique in [PagemapScan, Adaptive, SoftDirty, Compare, Userfaultfd] {
         replicas_of("splits", "split huge pages", technique, false);
     }
+}
+
+/// Programs whose mappings take each other's place: state that is kept by address must not outlive
+/// the mapping that it is about.
+fn tangles(technique: Technique) {
+    replicas_of("tangle", "a tangle of mappings", technique, false);
+}
+
+#[test]
+fn rounds_of_pagemap_scan_make_a_replica_of_a_tangle() {
+    tangles(PagemapScan);
+}
+
+#[test]
+fn rounds_of_adaptive_make_a_replica_of_a_tangle() {
+    tangles(Adaptive);
+}
+
+#[test]
+fn rounds_of_soft_dirty_make_a_replica_of_a_tangle() {
+    tangles(SoftDirty);
+}
+
+#[test]
+fn rounds_of_compare_make_a_replica_of_a_tangle() {
+    tangles(Compare);
+}
+
+#[test]
+fn rounds_of_userfaultfd_make_a_replica_of_a_tangle() {
+    tangles(Userfaultfd);
 }
