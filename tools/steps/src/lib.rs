@@ -9,6 +9,7 @@
 
 pub mod lane;
 pub mod packages;
+mod processor;
 pub mod products;
 pub mod recordings;
 pub mod repo;

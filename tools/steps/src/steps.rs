@@ -1,4 +1,4 @@
-//! Runs named steps one after another: a heading, a time, and what became of each.
+//! Runs named steps one after another: a heading, times, and what became of each.
 //!
 //! A step that fails does not stop the ones after it: one run shows everything that is wrong.
 
@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
+
+use crate::processor;
 
 /// The error of what cannot be done on this machine: why, and the cure. A step takes it as
 /// [`Outcome::NotHere`]; elsewhere it makes exit status 3.
@@ -51,15 +53,25 @@ impl Outcome {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Steps {
     failed: Vec<String>,
-    seconds: Vec<(String, f64)>,
+    times: Vec<Time>,
     not_here: Vec<(String, String)>,
+}
+
+/// What a step took.
+#[derive(Debug, Serialize, Deserialize)]
+struct Time {
+    step: String,
+    /// From its beginning to its end.
+    elapsed_s: f64,
+    /// Of processors, by it and the processes that have ended below it.
+    processor_s: f64,
 }
 
 impl Steps {
     /// Runs one step.
     pub fn run(&mut self, name: &str, step: impl FnOnce() -> Result<Outcome>) {
         println!("== {name}");
-        let start = Instant::now();
+        let (start, used) = (Instant::now(), processor::used());
         let outcome = step().unwrap_or_else(|error| match error.downcast_ref::<NotHere>() {
             Some(reason) => Outcome::NotHere(reason.to_string()),
             None => {
@@ -68,7 +80,11 @@ impl Steps {
             }
         });
         let seconds = start.elapsed().as_secs_f64();
-        self.seconds.push((name.to_owned(), seconds));
+        self.times.push(Time {
+            step: name.to_owned(),
+            elapsed_s: seconds,
+            processor_s: processor::used().saturating_sub(used).as_secs_f64(),
+        });
         match outcome {
             Outcome::Passed => println!("== {name}: fine ({seconds:.1} s)\n"),
             Outcome::Failed => {
@@ -85,19 +101,21 @@ impl Steps {
     /// Adds steps that ran beside these.
     pub fn add(&mut self, others: Self) {
         self.failed.extend(others.failed);
-        self.seconds.extend(others.seconds);
+        self.times.extend(others.times);
         self.not_here.extend(others.not_here);
     }
 
     /// The names of the steps, in their order.
     pub fn names(&self) -> Vec<&str> {
-        self.seconds.iter().map(|(name, _)| name.as_str()).collect()
+        self.times.iter().map(|time| time.step.as_str()).collect()
     }
 
     /// Lists the steps with their times, and names those that did not pass; true if none failed.
     pub fn finish(self) -> bool {
-        for (name, seconds) in &self.seconds {
-            println!("{seconds:>8.1} s  {name}");
+        println!(" elapsed  processors");
+        for time in &self.times {
+            let (elapsed, processor) = (time.elapsed_s, time.processor_s);
+            println!("{elapsed:>8.1} s {processor:>8.1} s  {}", time.step);
         }
         for (name, reason) in &self.not_here {
             println!("not here: {name}: {reason}");
