@@ -1,7 +1,8 @@
-//! Runs one command in one guest, within bounds of time and memory, and leaves nothing behind.
+//! Runs jobs in a guest, one after the other, within bounds of time and memory, and leaves nothing
+//! behind.
 //!
-//! What the command prints comes over two virtio serial ports; over a third come the lines `RIG
-//! start` and, with the exit status, `RIG rc=N`. The console is the kernel's, in
+//! What a job prints comes over two virtio serial ports; over a third come the lines `RIG start`
+//! and, with the exit status of each job, `RIG rc=N`. The console is the kernel's, in
 //! `target/vm/console.log`.
 
 use std::fs;
@@ -12,9 +13,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 
 use super::initrd::Archive;
+use super::jobs::{self, Output};
 use super::kernel::Kernel;
 use super::ooh::Ooh;
 use super::process::Running;
@@ -41,7 +43,7 @@ pub struct Machine {
     pub ooh: Option<Ooh>,
     /// Modules to load besides those that the rig needs.
     pub modules: Vec<String>,
-    /// For the command; the guest's boot is not counted.
+    /// For each job; the guest's boot is not counted.
     pub timeout: Duration,
 }
 
@@ -98,11 +100,21 @@ pub struct Guest<'a> {
 }
 
 /// How one start of a guest went.
-enum Start {
-    Ended(End),
+struct Start {
+    /// The exit statuses of the jobs that ended.
+    statuses: Vec<u8>,
+    /// What kept the next one from its end, if there is a next one.
+    stopped: Option<Stopped>,
+}
+
+enum Stopped {
+    TimedOut,
     /// Without a result; the text says how.
     Lost(&'static str),
 }
+
+/// Takes the standard output of jobs as it comes, with the number of the job.
+pub(super) type Sink<'a> = dyn FnMut(usize, &[u8]) -> io::Result<()> + 'a;
 
 impl Guest<'_> {
     /// Where a guest of `dir` leaves files for the host.
@@ -110,60 +122,81 @@ impl Guest<'_> {
         dir.join("out")
     }
 
-    /// Runs a job. Its standard output goes to `stdout` as it comes, its standard error to ours.
-    pub fn run(&self, job: &Job, stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>) -> Result<End> {
+    /// Runs jobs one after the other; how each ended. Their standard output goes to `stdout` as it
+    /// comes, their standard error to ours.
+    ///
+    /// One guest runs them all, unless it dies or a job takes too long: then the rest has a fresh
+    /// one. A job whose guest dies twice is an error, which does not concern the others.
+    pub fn run(&self, jobs: &[Job], stdout: &mut Sink<'_>) -> Result<Vec<Result<End>>> {
         let initrd = self.dir.join("initrd");
-        fs::write(&initrd, self.initrd(job)?)?;
-        if let Start::Ended(end) = self.start(&initrd, stdout)? {
-            return Ok(end);
-        }
-        eprintln!("xtask: once more");
-        match self.start(&initrd, stdout)? {
-            Start::Ended(end) => Ok(end),
-            Start::Lost(how) => {
-                bail!("the guest {how}; see {}", self.console().display())
+        let mut ends: Vec<Result<End>> = Vec::new();
+        let mut second = None;
+        while let rest @ [_, ..] = &jobs[ends.len()..] {
+            fs::write(&initrd, self.initrd(rest)?)?;
+            let first = ends.len();
+            let mut numbered = |job: usize, bytes: &[u8]| stdout(first + job, bytes);
+            let start = self.start(&initrd, rest.len(), &mut numbered)?;
+            ends.extend(start.statuses.into_iter().map(|it| Ok(End::Exited(it))));
+            match start.stopped {
+                None => {}
+                Some(Stopped::TimedOut) => ends.push(Ok(End::TimedOut)),
+                Some(Stopped::Lost(how)) if second == Some(ends.len()) => {
+                    let console = self.console();
+                    ends.push(Err(anyhow!("the guest {how}; see {}", console.display())));
+                }
+                Some(Stopped::Lost(_)) => {
+                    eprintln!("xtask: once more");
+                    second = Some(ends.len());
+                }
             }
         }
+        Ok(ends)
     }
 
-    fn start(
-        &self,
-        initrd: &Path,
-        stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
-    ) -> Result<Start> {
+    /// Starts a guest that runs `count` jobs.
+    fn start(&self, initrd: &Path, count: usize, stdout: &mut Sink<'_>) -> Result<Start> {
         fs::write(self.result(), "")?;
         let mut qemu = Emulator::start(&mut self.command(initrd))?;
-        let in_time = qemu.forward(stdout, &mut self.clock())?;
+        let mut output = Output::default();
+        let mut split = |bytes: &[u8]| output.feed(bytes, stdout);
+        let in_time = qemu.forward(&mut split, &mut self.clock())?;
+        output.finish(stdout)?;
         drop(qemu);
         let lines = fs::read_to_string(self.result())?;
-        let how = match (result(&lines), in_time) {
-            (Some(status), _) => return Ok(Start::Ended(End::Exited(status))),
-            (None, false) if has_begun(&lines) => {
-                // The kernel names who has waited for minutes.
-                eprint!("{}", self.console_tail());
-                return Ok(Start::Ended(End::TimedOut));
-            }
-            (None, false) => "did not boot in time",
-            (None, true) => "died",
+        let statuses = jobs::statuses(&lines);
+        let stopped = if statuses.len() >= count {
+            None
+        } else if !in_time && jobs::have_begun(&lines) {
+            // The kernel names who has waited for minutes.
+            eprint!("{}", self.console_tail());
+            Some(Stopped::TimedOut)
+        } else {
+            let how = match in_time {
+                true => "died",
+                false => "did not boot in time",
+            };
+            eprintln!("{}xtask: the guest {how}", self.console_tail());
+            Some(Stopped::Lost(how))
         };
-        eprintln!("{}xtask: the guest {how}", self.console_tail());
-        Ok(Start::Lost(how))
+        Ok(Start { statuses, stopped })
     }
 
-    /// Tells at any moment whether the guest's time is over: first to boot, then for its command.
+    /// Tells at any moment whether the guest's time is over: first to boot, then for each job.
     fn clock(&self) -> impl FnMut() -> bool {
         let mut deadline = Instant::now() + BOOT_TIME_MAX;
-        let mut began = false;
+        let mut seen = 0;
         move || {
-            if !began && fs::read_to_string(self.result()).is_ok_and(|lines| has_begun(&lines)) {
-                began = true;
+            let lines = fs::read_to_string(self.result()).unwrap_or_default();
+            let said = lines.lines().count();
+            if said > seen {
+                seen = said;
                 deadline = Instant::now() + self.machine.timeout;
             }
             Instant::now() > deadline
         }
     }
 
-    fn initrd(&self, job: &Job) -> Result<Vec<u8>> {
+    fn initrd(&self, jobs: &[Job]) -> Result<Vec<u8>> {
         let mut wanted = [
             "virtio_pci",
             "virtio_console",
@@ -179,7 +212,16 @@ impl Guest<'_> {
         wanted.extend(self.machine.modules.iter().cloned());
         let mut archive = Archive::default();
         for dir in [
-            "bin", "dev", "proc", "sys", "host", "ram", "new", "modules", "job",
+            "bin",
+            "dev",
+            "proc",
+            "sys",
+            "host",
+            "ram",
+            "new",
+            "modules",
+            "job",
+            "job/commands",
         ] {
             archive.directory(dir);
         }
@@ -197,8 +239,10 @@ impl Guest<'_> {
         archive.file("modules/order", order.as_bytes());
         archive.file("job/out", path_text(&Self::out(self.dir))?.as_bytes());
         archive.file("job/main.sh", include_bytes!("main.sh"));
-        let script = job.script(self.machine.spares_first())?;
-        archive.file("job/command.sh", script.as_bytes());
+        for (number, job) in jobs.iter().enumerate() {
+            let script = job.script(self.machine.spares_first())?;
+            archive.file(&format!("job/commands/{number:03}"), script.as_bytes());
+        }
         Ok(archive.finish())
     }
 
@@ -393,19 +437,6 @@ impl Emulator {
     }
 }
 
-/// True once the guest runs its command.
-fn has_begun(lines: &str) -> bool {
-    lines.lines().any(|line| line == "RIG start")
-}
-
-/// The exit status of the guest's command.
-fn result(lines: &str) -> Option<u8> {
-    let status = lines
-        .lines()
-        .find_map(|line| line.strip_prefix("RIG rc="))?;
-    status.parse().ok()
-}
-
 /// A word for the shell.
 pub(super) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
@@ -431,13 +462,6 @@ pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_what_a_guest_reports() {
-        assert!(!has_begun("") && result("").is_none());
-        assert!(has_begun("RIG start\n") && result("RIG start\n").is_none());
-        assert_eq!(result("RIG start\nRIG rc=137\n"), Some(137));
-    }
 
     #[test]
     fn a_script_keeps_every_byte_of_an_argument() {

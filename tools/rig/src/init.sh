@@ -42,5 +42,5 @@ mount -t 9p -o $share out "/new$out" || die "no directory for results"
 ip link set lo up
 hostname guest
 mkdir /new/run/rig
-cp /bin/busybox /job/main.sh /job/command.sh /new/run/rig/
+cp -r /bin/busybox /job/main.sh /job/commands /new/run/rig/
 exec switch_root /new /run/rig/busybox sh /run/rig/main.sh

@@ -19,6 +19,7 @@ mod cache;
 pub mod criu;
 pub mod guest;
 mod initrd;
+mod jobs;
 pub mod kernel;
 pub mod libgc;
 pub mod mdbook;
@@ -317,7 +318,7 @@ impl Rig {
             ("TERM", "dumb".to_owned()),
             ("PAGETRAIL_WHERE", place(series)),
             ("PAGETRAIL_OUT", out.display().to_string()),
-            ("PAGETRAIL_ROWS", out.join("rows").display().to_string()),
+            (ROWS, out.join("rows").display().to_string()),
         ] {
             env.retain(|(other, _)| other != name);
             env.push((name.to_owned(), value));
@@ -333,11 +334,29 @@ impl Rig {
         job: &Job,
         stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<End> {
+        let jobs = std::slice::from_ref(job);
+        let mut ends = self.run_all(kernel, machine, jobs, &mut |_, bytes| stdout(bytes))?;
+        ends.pop().context("the guest ran nothing")?
+    }
+
+    /// Runs jobs one after the other in a fresh guest, with one empty directory for what they
+    /// leave, and those within it where their rows go. See [`Guest::run`].
+    pub fn run_all(
+        &self,
+        kernel: &Kernel,
+        machine: &Machine,
+        jobs: &[Job],
+        stdout: &mut dyn FnMut(usize, &[u8]) -> io::Result<()>,
+    ) -> Result<Vec<Result<End>>> {
         let out = Guest::out(&self.dir);
         if out.exists() {
             fs::remove_dir_all(&out)?;
         }
         fs::create_dir_all(out.join("rows"))?;
+        let variables = jobs.iter().flat_map(|job| &job.env);
+        for (_, rows) in variables.filter(|(name, _)| name == ROWS) {
+            fs::create_dir_all(rows)?;
+        }
         let guest = Guest {
             kernel,
             qemu: &self.qemu,
@@ -345,9 +364,12 @@ impl Rig {
             machine,
             dir: &self.dir,
         };
-        guest.run(job, stdout)
+        guest.run(jobs, stdout)
     }
 }
+
+/// The variable that names the directory where tests leave rows for the table of techniques.
+pub const ROWS: &str = "PAGETRAIL_ROWS";
 
 /// What tests in a guest write into the column `where`.
 pub fn place(series: &Series) -> String {

@@ -1,7 +1,8 @@
 //! The library's suites in guests: the tests that must hold on kernels other than the host's.
 //!
-//! The host builds them; each kernel then runs each of them in a guest of its own, and the rows
-//! that they leave join the host's.
+//! The host builds them. On each kernel, those that need one kind of machine run in one guest, one
+//! after the other, since booting takes longer than many of them. The rows that they leave join
+//! the host's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use pagetrail_rig::guest::{End, Guest, Job, Machine};
-use pagetrail_rig::kernel::{SERIES, Series};
-use pagetrail_rig::{Rig, guest, place, programs};
+use pagetrail_rig::kernel::{Kernel, SERIES, Series};
+use pagetrail_rig::{ROWS, Rig, guest, place, programs};
 use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{NotHere, Outcome};
@@ -123,7 +124,7 @@ const SUITES: &[Wanted] = &[
         .with_guests(),
 ];
 
-/// Emulation is some 20 times slower than the host.
+/// Of each suite. Emulation is some 20 times slower than the host.
 const TIMEOUT: Duration = Duration::from_secs(900);
 
 /// A test program that cargo has built.
@@ -137,6 +138,24 @@ struct Suite {
     program: PathBuf,
     /// Its package's directory, where cargo would run it.
     dir: PathBuf,
+}
+
+impl Suite {
+    /// Whether it needs what another one needs.
+    fn shares_with(&self, other: &Self) -> bool {
+        let needs = |suite: &Self| (suite.two_nodes, suite.nested, suite.modules);
+        needs(self) == needs(other)
+    }
+
+    fn machine(&self) -> Machine {
+        Machine {
+            timeout: TIMEOUT,
+            numa: self.two_nodes,
+            nested: self.nested,
+            modules: self.modules.iter().map(|&name| name.into()).collect(),
+            ..Machine::default()
+        }
+    }
 }
 
 /// Runs every suite on every kernel. Where there is no guest, the table says so.
@@ -176,7 +195,7 @@ pub fn run(repo: &Repo, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
 fn run_on(
     repo: &Repo,
     rig: &mut Option<Rig>,
-    series: &Series,
+    series: &'static Series,
     suites: &[Suite],
     programs: &(String, String),
     rows: &Path,
@@ -186,50 +205,98 @@ fn run_on(
         Some(rig) => rig,
         None => rig.insert(Rig::open(repo)?),
     };
-    let kernel = rig.kernel(series)?;
+    let place = Place {
+        kernel: rig.kernel(series)?,
+        rig,
+        series,
+        programs,
+        rows,
+    };
     let mut fine = true;
-    let here = |suite: &&Suite| suite.only.is_none_or(|only| only == series.name);
-    for suite in suites.iter().filter(here) {
-        let machine = Machine {
-            timeout: TIMEOUT,
-            numa: suite.two_nodes,
-            nested: suite.nested,
-            modules: suite.modules.iter().map(|&name| name.into()).collect(),
-            ..Machine::default()
+    let here = suites
+        .iter()
+        .filter(|suite| suite.only.is_none_or(|only| only == series.name));
+    let mut left: Vec<&Suite> = here.collect();
+    while let [first, ..] = left[..] {
+        let (these, others) = left.iter().partition(|suite| suite.shares_with(first));
+        left = others;
+        fine &= place.run(&these, tally)?;
+    }
+    Ok(fine)
+}
+
+/// Where suites run, and where their rows go.
+struct Place<'a> {
+    rig: &'a Rig,
+    series: &'static Series,
+    kernel: Kernel,
+    programs: &'a (String, String),
+    rows: &'a Path,
+}
+
+impl Place<'_> {
+    /// Runs suites that need one kind of machine, and counts; true if all passed.
+    fn run(&self, suites: &[&Suite], tally: &mut Tally) -> Result<bool> {
+        let machine = suites[0].machine();
+        let jobs: Vec<Job> = suites.iter().map(|suite| self.job(suite)).collect();
+        let mut counted: Vec<Tally> = suites.iter().map(|_| Tally::default()).collect();
+        let mut heading = None;
+        let mut show = |number: usize, bytes: &[u8]| {
+            if heading.replace(number) != Some(number) {
+                println!("-- {}", self.title(suites[number]));
+            }
+            counted[number].feed(bytes);
+            guest::print_bytes(bytes)
         };
-        println!("-- {} in the {}", suite.name, place(series));
-        let job = Job {
+        let ends = self.rig.run_all(&self.kernel, &machine, &jobs, &mut show)?;
+        let mut fine = true;
+        for ((suite, end), own) in suites.iter().zip(ends).zip(counted) {
+            fine &= self.judge(suite, end, own, tally);
+            let name = format!("guest-{}-{}", self.series.name, suite.name);
+            collect_rows(&self.rows_in_guest(suite), self.rows, &name)?;
+        }
+        Ok(fine)
+    }
+
+    fn title(&self, suite: &Suite) -> String {
+        format!("{} in the {}", suite.name, place(self.series))
+    }
+
+    fn job(&self, suite: &Suite) -> Job {
+        let mut env = self.rig.environment(self.series);
+        env.retain(|(name, _)| name != ROWS);
+        let rows = self.rows_in_guest(suite).display().to_string();
+        env.push((ROWS.to_owned(), rows));
+        env.push(self.programs.clone());
+        Job {
             dir: suite.dir.clone(),
             command: vec![suite.program.display().to_string()],
-            env: [rig.environment(series), vec![programs.clone()]].concat(),
-        };
-        let mut own = Tally::default();
-        let end = rig.run(&kernel, &machine, &job, &mut |bytes| {
-            own.feed(bytes);
-            guest::print_bytes(bytes)
-        })?;
+            env,
+        }
+    }
+
+    fn rows_in_guest(&self, suite: &Suite) -> PathBuf {
+        Guest::out(self.rig.dir()).join("rows").join(&suite.name)
+    }
+
+    /// Adds what a suite came to; true if it passed.
+    fn judge(&self, suite: &Suite, end: Result<End>, mut own: Tally, tally: &mut Tally) -> bool {
         // A harness whose last words are missing was not heard to its end, whatever status came
         // with it.
         if !own.has_result {
-            let how = match end {
-                End::TimedOut => format!("stopped after {} s", TIMEOUT.as_secs()),
-                End::Exited(status) => format!("ended with status {status}"),
+            let how = match &end {
+                Ok(End::TimedOut) => format!("was stopped after {} s", TIMEOUT.as_secs()),
+                Ok(End::Exited(status)) => format!("ended with status {status}"),
+                Err(error) => format!("did not end: {error:#}"),
             };
-            let why = format!(
-                "-- {} in the {} {how} and without a result",
-                suite.name,
-                place(series)
-            );
+            let why = format!("-- {} {how}, without a result", self.title(suite));
             println!("{why}");
             own.lose(&why);
         }
-        let passed = end == End::Exited(0) && own.has_result;
+        let passed = matches!(end, Ok(End::Exited(0))) && own.has_result;
         tally.add(own, passed);
-        fine &= passed;
-        let name = format!("guest-{}-{}", series.name, suite.name);
-        collect_rows(&Guest::out(rig.dir()).join("rows"), rows, &name)?;
+        passed
     }
-    Ok(fine)
 }
 
 /// Appends what a guest's tests left to one file among the host's.
