@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 
 use super::apt::ARM64;
 use super::busybox;
-use super::cache::Cache;
+use super::cache::{Cache, Kind};
 use super::guest::End;
 use super::initrd::Archive;
 use super::kernel::Series;
@@ -49,12 +49,15 @@ pub fn run(
     stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<End> {
     let cache = Cache::open()?;
-    let _lock = cache.lock()?;
+    let _turn = cache.turn(Kind::OtherProcessor)?;
+    let fetching = cache.lock()?;
     let qemu = Qemu::fetch(&cache, qemu::ARM64)?;
     let kernel = Series::named(series)?.fetch(&cache, ARM64)?;
+    let busybox = busybox(&cache, ARM64)?;
+    drop(fetching);
     let dir = repo.target.join("vm");
     fs::create_dir_all(&dir)?;
-    let disk = disk(job, &busybox(&cache, ARM64)?, dir.join("arm64.initrd"))?;
+    let disk = disk(job, &busybox, dir.join("arm64.initrd"))?;
     let mut command = qemu.command();
     command
         .args(["-machine", "virt", "-cpu", "cortex-a72", "-m", MEMORY])

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::apt::{AMD64, Apt};
-use super::cache::Cache;
+use super::cache::{Cache, Kind};
 use super::initrd::Archive;
 use super::kernel::Series;
 use super::mirror::Mirror;
@@ -114,9 +114,11 @@ pub fn run_program(repo: &Repo, settings: Settings, command: &[String]) -> Resul
     let program = &command[0];
     let payload = fs::read(program).with_context(|| format!("cannot read {program}"))?;
     let cache = Cache::open()?;
-    let _lock = cache.lock()?;
+    let _turn = cache.turn(Kind::OtherProcessor)?;
+    let fetching = cache.lock()?;
     let bochs = Bochs::fetch(&cache, repo.target.join("bochs"))?;
     let disc = bochs.disc(&cache, settings.paging, &payload, command)?;
+    drop(fetching);
     let in_time = bochs.boot(&disc, Instant::now() + settings.timeout)?;
     let output = fs::read(bochs.dir.join("output")).unwrap_or_default();
     let (printed, status) = split(&output);

@@ -3,6 +3,9 @@
 //!
 //! A piece is a directory that appears whole or not at all. It is safe to delete the cache between
 //! runs.
+//!
+//! Of each kind of machine, one runs at a time on this machine: emulators take processors and
+//! memory, and tests in them have time-outs.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -15,16 +18,29 @@ pub(super) struct Cache {
     pub(super) dir: PathBuf,
 }
 
+/// Emulated machines of which one runs at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// Several processors, on which the host's programs run.
+    Guest,
+    /// One processor, of a model or an architecture that guests do not have.
+    OtherProcessor,
+}
+
 /// Waits until no other run uses a directory; it is ours until the file is dropped.
 pub(super) fn lock(dir: &Path) -> Result<File> {
-    let file = File::create(dir.join("lock"))?;
+    lock_file(&dir.join("lock"))
+}
+
+fn lock_file(path: &Path) -> Result<File> {
+    let file = File::create(path)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             eprintln!("xtask: waiting for another guest to end");
             file.lock()?;
         }
-        Err(TryLockError::Error(error)) => bail!("cannot lock {}: {error}", dir.display()),
+        Err(TryLockError::Error(error)) => bail!("cannot lock {}: {error}", path.display()),
     }
     Ok(file)
 }
@@ -36,9 +52,18 @@ impl Cache {
         Ok(Self { dir })
     }
 
-    /// Waits until no other run uses the cache or a guest; it is ours until the file is dropped.
+    /// Waits until no other run fetches anything; the cache is ours to change until the file is
+    /// dropped.
     pub(super) fn lock(&self) -> Result<File> {
         lock(&self.dir)
+    }
+
+    /// Waits until no machine of a kind runs; ours may, until the file is dropped.
+    pub(super) fn turn(&self, kind: Kind) -> Result<File> {
+        lock_file(&self.dir.join(match kind {
+            Kind::Guest => "guest.lock",
+            Kind::OtherProcessor => "other-processor.lock",
+        }))
     }
 
     /// The piece `name`, if it is there.

@@ -42,7 +42,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 
 use apt::{AMD64, Apt, Architecture};
-use cache::Cache;
+use cache::{Cache, Kind};
 use guest::{End, Guest, Job, Machine};
 use kernel::{Kernel, SERIES, Series};
 use mirror::Mirror;
@@ -89,7 +89,7 @@ pub fn run(repo: &Repo, args: &[String]) -> Result<ExitCode> {
     }
     let options = Options::parse(args)?;
     let rig = Rig::open(repo)?;
-    let kernel = options.series.fetch(&rig.cache, AMD64)?;
+    let kernel = rig.kernel(options.series)?;
     let job = Job {
         dir: env::current_dir()?,
         command: options.command,
@@ -141,7 +141,7 @@ impl Default for Needs {
 pub fn output(repo: &Repo, series: &str, needs: &Needs, command: Vec<String>) -> Result<Vec<u8>> {
     let series = Series::named(series)?;
     let rig = Rig::open(repo)?;
-    let kernel = series.fetch(&rig.cache, AMD64)?;
+    let kernel = rig.kernel(series)?;
     let machine = Machine {
         timeout: needs.timeout,
         memory_mib: needs.memory_mib,
@@ -263,7 +263,7 @@ pub struct Rig {
     busybox: PathBuf,
     /// Of the guest that runs: its files, and what it leaves.
     dir: PathBuf,
-    /// Of the cache, and of `dir`, which a run with another cache would use as well.
+    /// Of guests, and of `dir`, which a run with another cache would use as well.
     _locks: [fs::File; 2],
 }
 
@@ -276,9 +276,11 @@ impl Rig {
             ));
         }
         let cache = Cache::open()?;
-        let of_cache = cache.lock()?;
+        let turn = cache.turn(Kind::Guest)?;
+        let fetching = cache.lock()?;
         let qemu = Qemu::fetch(&cache, qemu::X86)?;
         let busybox = busybox(&cache, AMD64)?;
+        drop(fetching);
         let dir = repo.target.join("vm");
         fs::create_dir_all(&dir)?;
         let of_dir = cache::lock(&dir)?;
@@ -287,12 +289,13 @@ impl Rig {
             qemu,
             busybox,
             dir,
-            _locks: [of_cache, of_dir],
+            _locks: [turn, of_dir],
         })
     }
 
     /// The kernel of a series, fetched if need be.
     pub fn kernel(&self, series: &Series) -> Result<Kernel> {
+        let _lock = self.cache.lock()?;
         series.fetch(&self.cache, AMD64)
     }
 

@@ -88,7 +88,9 @@ pub fn compile(repo: &Repo, source: &str, form: &[&str], to: &Path) -> Result<Pa
 
 /// The module; the kernel's build writes beside the sources, so it gets copies.
 fn module(repo: &Repo, rig: &Rig, series: &Series, kernel: &Kernel, to: &Path) -> Result<PathBuf> {
+    let fetching = rig.cache.lock()?;
     let headers = series.headers(&rig.cache, kernel)?;
+    drop(fetching);
     let modpost = headers.join("scripts/mod/modpost");
     let run = Command::new(&modpost).stdout(Stdio::null()).output();
     // What the loader says of a release with an older library.
