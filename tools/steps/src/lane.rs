@@ -64,7 +64,8 @@ impl Lane {
 
     fn spawn(command: &mut Command, name: &'static str, directory: &Path) -> Result<Self> {
         fs::create_dir_all(directory)?;
-        let [log, report] = ["log", "json"].map(|kind| directory.join(format!("{name}.{kind}")));
+        let [log, report] = ["log", "json"]
+            .map(|kind| directory.join(format!("{}.{kind}", name.replace(' ', "-"))));
         if report.exists() {
             // Of an earlier run.
             fs::remove_file(&report)?;

@@ -20,7 +20,7 @@ use pagetrail_rig::{self as rig, criu};
 use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::{Repo, program};
-use pagetrail_steps::steps::Outcome;
+use pagetrail_steps::steps::{NotHere, Outcome};
 use pagetrail_steps::{packages, victims};
 
 /// What CRIU wants in a guest.
@@ -79,16 +79,10 @@ impl Kit {
     }
 }
 
-/// The short form: the chain works by our bits on this machine, whatever its kernel has, and only
-/// what was written is dumped again. Then beside the kernel's bits in a guest.
+/// The short form, here: the chain works by our bits, whatever its kernel has, and only
+/// what was written is dumped again.
 pub fn test(repo: &Repo) -> Result<Outcome> {
-    if program("gcc").is_none() {
-        return Ok(Outcome::NotHere("no gcc".to_owned()));
-    }
-    if !packages::is_root() {
-        return Ok(Outcome::NotHere("CRIU needs root".to_owned()));
-    }
-    let kit = Kit::build(repo, Profile::Dev)?;
+    let kit = kit(repo)?;
     let check = kit.criu(Bits::Ours, &["check"]).output()?;
     if check.status.success() {
         for (bits, words) in [(Bits::Kernel, "without us"), (Bits::Ours, "with us")] {
@@ -102,17 +96,32 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
             chain(&kit, Bits::Ours, 32, &repo.target.join("checkpointer"))?
         );
         back_again(repo, &kit, Profile::Dev)?;
+        Ok(Outcome::Passed)
     } else {
-        let said = String::from_utf8_lossy(&check.stderr).into_owned();
-        println!(
-            "not here: CRIU does not run on this machine: {}",
-            said.trim()
-        );
+        let said = String::from_utf8_lossy(&check.stderr);
+        let reason = format!("CRIU does not run on this machine: {}", said.trim());
+        Ok(Outcome::NotHere(reason))
     }
+}
+
+/// The short form in a guest: the chain by our bits, and by the kernel's.
+pub fn test_in_guest(repo: &Repo) -> Result<Outcome> {
+    let kit = kit(repo)?;
     for run in in_guest(repo, &kit, 1, &["32"])? {
         println!("{run}");
     }
     Ok(Outcome::Passed)
+}
+
+/// What the short forms need.
+fn kit(repo: &Repo) -> Result<Kit> {
+    if program("gcc").is_none() {
+        return Err(NotHere::error("no gcc"));
+    }
+    if !packages::is_root() {
+        return Err(NotHere::error("CRIU needs root"));
+    }
+    Kit::build(repo, Profile::Dev)
 }
 
 /// A process comes back from a store, on this machine.
@@ -150,13 +159,7 @@ pub fn bench_restore(repo: &Repo, rounds: Option<&str>) -> Result<()> {
 
 /// The part of the test that needs CRIU on this machine.
 pub fn test_restore(repo: &Repo) -> Result<Outcome> {
-    if program("gcc").is_none() {
-        return Ok(Outcome::NotHere("no gcc".to_owned()));
-    }
-    if !packages::is_root() {
-        return Ok(Outcome::NotHere("CRIU needs root".to_owned()));
-    }
-    let kit = Kit::build(repo, Profile::Dev)?;
+    let kit = kit(repo)?;
     if !kit
         .criu(Bits::Kernel, &["check"])
         .output()?

@@ -5,7 +5,7 @@
 //! page-modification logging tells of writes, and under KVM with AMD's nested paging, which has
 //! write protection instead. Each leaves a row for the table of techniques.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -22,49 +22,68 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 const SERIES: &str = "7.x";
 const SUBJECT: &str = "a program as a guest";
 
-/// Runs it where that is possible; rows go to a file in `rows`.
-pub fn run(repo: &Repo, rows: Option<&Path>) -> Result<Outcome> {
+/// Where it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// An emulated Intel processor with page-modification logging.
+    Bochs,
+    /// A guest with nested paging.
+    Guest,
+}
+
+impl Machine {
+    /// A word for files.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Bochs => "bochs",
+            Self::Guest => "guest",
+        }
+    }
+
+    fn place(self) -> Result<String> {
+        Ok(match self {
+            Self::Bochs => "emulated Intel, PML".to_owned(),
+            Self::Guest => place(Series::named(SERIES)?),
+        })
+    }
+}
+
+/// Runs it on a machine, where that is possible; its row goes to a file in `rows`.
+pub fn run(repo: &Repo, machine: Machine, rows: Option<&Path>) -> Result<Outcome> {
     if program("gcc").is_none() {
         return Ok(Outcome::NotHere("no gcc".to_owned()));
     }
-    let built = build(repo)?;
-    let guest = place(Series::named(SERIES)?);
-    let runs = [
-        ("emulated Intel, PML", on_bochs(repo, &built).map(drop)),
-        (guest.as_str(), in_guest(repo, &built)),
-    ];
-    let mut fine = true;
-    let mut absent = Vec::new();
-    let mut lines = String::new();
-    for (place, ran) in runs {
-        let (status, reason) = match ran {
-            Ok(()) => ("works", String::new()),
-            Err(error) if error.is::<NotHere>() => {
-                absent.push(error.to_string());
-                ("absent", error.to_string())
-            }
-            Err(error) => {
-                println!("{place}: {error:#}");
-                fine = false;
-                ("fails", error.to_string())
-            }
-        };
+    let built = build(repo, machine)?;
+    let place = machine.place()?;
+    let ran = match machine {
+        Machine::Bochs => on_bochs(repo, &built).map(drop),
+        Machine::Guest => in_guest(repo, &built),
+    };
+    let (status, reason, outcome) = match ran {
+        Ok(()) => ("works", String::new(), Outcome::Passed),
+        Err(error) if error.is::<NotHere>() => {
+            let why = error.to_string();
+            ("absent", why.clone(), Outcome::NotHere(why))
+        }
+        Err(error) => {
+            println!("{place}: {error:#}");
+            ("fails", error.to_string(), Outcome::Failed)
+        }
+    };
+    if let Some(rows) = rows {
         let row = json!({
             "where": place, "subject": SUBJECT, "technique": "kvm", "status": status, "reason": reason,
         });
-        lines += &format!("{row}\n");
+        let file = rows.join(format!("program-as-guest-{}", machine.word()));
+        fs::write(file, format!("{row}\n"))?;
     }
-    if let Some(rows) = rows {
-        fs::write(rows.join("program-as-guest"), lines)?;
-    }
-    Ok(match absent.is_empty() || !fine {
-        true => Outcome::of(fine),
-        false => Outcome::NotHere(absent.join("; ")),
-    })
+    Ok(outcome)
 }
 
-/// Builds it for a machine without libraries.
-fn build(repo: &Repo) -> Result<PathBuf> {
+/// Builds it for a machine without libraries, one at a time: all builds go through one file.
+fn build(repo: &Repo, machine: Machine) -> Result<PathBuf> {
+    let lock = File::create(repo.target.join("exact.lock"))?;
+    lock.lock().context("cannot lock target/exact.lock")?;
     let mut cargo = repo.cargo(&["rustc", "--quiet", "--package", "pagetrail-vm"]);
     cargo.args(["--example", "exact"]);
     let status = cargo
@@ -75,14 +94,14 @@ fn build(repo: &Repo) -> Result<PathBuf> {
     ensure!(status.success(), "the program does not build");
     // Whatever builds the package's tests replaces it by one that needs libraries.
     let built = repo.target.join("debug/examples/exact");
-    let kept = repo.target.join("exact-static");
+    let kept = repo.target.join(format!("exact-{}", machine.word()));
     fs::copy(&built, &kept).with_context(|| built.display().to_string())?;
     Ok(kept)
 }
 
 /// What it prints where page-modification logging tells of writes.
 pub fn with_pml(repo: &Repo) -> Result<String> {
-    on_bochs(repo, &build(repo)?)
+    on_bochs(repo, &build(repo, Machine::Bochs)?)
 }
 
 fn on_bochs(repo: &Repo, built: &Path) -> Result<String> {

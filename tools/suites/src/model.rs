@@ -7,6 +7,7 @@
 //! own tests compare.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use pagetrail_rig::kernel::Series;
 use pagetrail_rig::{Rig, bochs};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{NotHere, Outcome};
-use pagetrail_steps::tally::Tally;
+use pagetrail_steps::tally::{Tally, run_tests};
 
 /// Far more than it takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -61,19 +62,53 @@ const RUNS: &[(&str, Place, &str)] = &[
     ),
 ];
 
-/// Runs everything that is possible here, and the tests.
-pub fn run(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
+/// Machines that run apart from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The emulated Intel processor.
+    Bochs,
+    /// Guests.
+    Guests,
+}
+
+impl Part {
+    fn has(self, place: &Place) -> bool {
+        (self == Self::Bochs) == matches!(place, Place::Bochs)
+    }
+
+    /// Where its programs lie, below [`out`].
+    fn directory(self) -> &'static str {
+        match self {
+            Self::Bochs => "bochs",
+            Self::Guests => "guests",
+        }
+    }
+}
+
+/// Where files are left for the tests that compare.
+fn out(repo: &Repo) -> PathBuf {
+    repo.target.join("real")
+}
+
+/// Runs what is possible here of a part.
+pub fn run(repo: &Repo, part: Part) -> Result<Outcome> {
     if program("gcc").is_none() {
         return Ok(Outcome::NotHere("no gcc".to_owned()));
     }
-    let out = repo.target.join("real");
-    if out.exists() {
-        fs::remove_dir_all(&out)?;
+    let out = out(repo);
+    let programs = out.join(part.directory());
+    fs::create_dir_all(&programs)?;
+    let runs = || RUNS.iter().filter(|(_, place, _)| part.has(place));
+    // What cannot be run here must not be compared.
+    for (_, _, file) in runs() {
+        match fs::remove_file(out.join(file)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
     }
-    fs::create_dir_all(&out)?;
     let mut absent = Vec::new();
-    for (source, place, file) in RUNS {
-        let built = build(repo, source, "-static", &out)?;
+    for (source, place, file) in runs() {
+        let built = build(repo, source, "-static", &programs)?;
         println!("-- {source} for {file}");
         let printed = match place {
             Place::Bochs => in_bochs(repo, &built),
@@ -85,7 +120,7 @@ pub fn run(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
                 in_guest(repo, &built, machine)
             }
             Place::Watched { plugin, file } => {
-                let plugin = build(repo, plugin, "-shared", &out)?;
+                let plugin = build(repo, plugin, "-shared", &programs)?;
                 let machine = Machine {
                     plugin: Some((plugin, out.join(file))),
                     ..Machine::default()
@@ -99,16 +134,20 @@ pub fn run(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
             Err(error) => return Err(error).with_context(|| file.to_string()),
         }
     }
+    absent.dedup();
+    Ok(match absent.is_empty() {
+        true => Outcome::Passed,
+        false => Outcome::NotHere(absent.join("; ")),
+    })
+}
+
+/// Runs the tests that compare the model with what the parts have left.
+pub fn compare(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
     let mut tests = repo.cargo(&["test", "--workspace", "--no-fail-fast"]);
     for test in TESTS {
         tests.args(["--test", test]);
     }
-    let fine = pagetrail_steps::tally::run_tests(tests.env("PAGETRAIL_REAL", &out), tally)?;
-    absent.dedup();
-    Ok(match absent.is_empty() || !fine {
-        true => Outcome::of(fine),
-        false => Outcome::NotHere(absent.join("; ")),
-    })
+    run_tests(tests.env("PAGETRAIL_REAL", out(repo)), tally).map(Outcome::of)
 }
 
 /// Compiles a program that runs where there is no library, or a plugin.

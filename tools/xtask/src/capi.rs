@@ -15,12 +15,12 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::preload;
-pub(crate) use check::check;
+pub(crate) use check::{check, check_in_guest};
 pub(crate) use install::copy;
 pub(crate) use man::write as write_man_page;
 use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::Repo;
-use pagetrail_steps::steps::Outcome;
+use pagetrail_steps::steps::Steps;
 
 /// `cargo xtask install --prefix DIR`.
 pub(crate) fn install(repo: &Repo, args: &[String]) -> Result<()> {
@@ -135,7 +135,10 @@ fn install_command(repo: &Repo, prefix: &Path) -> Result<()> {
 
 /// `cargo xtask capi`; true if all is well.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
-    Ok(check(repo)? == Outcome::Passed)
+    let mut steps = Steps::default();
+    steps.run("C library", || check(repo));
+    steps.run("C library in a guest", || check_in_guest(repo));
+    Ok(steps.finish())
 }
 
 /// The version of the workspace, `MAJOR.MINOR.PATCH`.

@@ -149,8 +149,14 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "model" => {
             let mut steps = steps::Steps::default();
             let mut tally = tally::Tally::default();
+            for (name, part) in [
+                ("an Intel processor", model::Part::Bochs),
+                ("guests", model::Part::Guests),
+            ] {
+                steps.run(name, || model::run(&repo, part));
+            }
             steps.run("model against real machines", || {
-                model::run(&repo, &mut tally)
+                model::compare(&repo, &mut tally)
             });
             steps.finish()
         }
@@ -162,7 +168,12 @@ fn run(args: &[String]) -> Result<ExitCode> {
         }
         "exact" => {
             let mut steps = steps::Steps::default();
-            steps.run("programs as guests, exactly", || exact::run(&repo, None));
+            for (name, machine) in [
+                ("an Intel processor", exact::Machine::Bochs),
+                ("nested paging", exact::Machine::Guest),
+            ] {
+                steps.run(name, || exact::run(&repo, machine, None));
+            }
             steps.finish()
         }
         "shadow" => {
@@ -190,7 +201,12 @@ fn run(args: &[String]) -> Result<ExitCode> {
             [what, asked @ ..] if what == "suites" => subpage::suites::run(&repo, asked)?,
             _ => bail!("subpage takes suites\n{USAGE}"),
         },
-        "checkpointer" => checkpointer::test(&repo)? == steps::Outcome::Passed,
+        "checkpointer" => {
+            let mut steps = steps::Steps::default();
+            steps.run("CRIU", || checkpointer::test(&repo));
+            steps.run("CRIU in a guest", || checkpointer::test_in_guest(&repo));
+            steps.finish()
+        }
         "restore" => checkpointer::test_restore(&repo)? == steps::Outcome::Passed,
         "posix" => match rest {
             [] => posix::long(&repo)?,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use crate::leftovers::Before;
 use crate::{book, capi, notices, ship, tidy};
@@ -21,8 +21,8 @@ use pagetrail_suites::{arm64, checkpointer, collector, exact, guests, model, ooh
 /// Runs every step, prints the table and the sum; true if nothing failed.
 ///
 /// Guests use one processor for much of their time, and one of them runs at a time: they are a lane
-/// beside the other steps. It begins when all that guests run is built, so that no file of theirs
-/// changes below them.
+/// beside the other steps, and so are emulators of other processors, which have only one. The lanes
+/// begin when all that guests run is built, so that no file of theirs changes below them.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
     let began = Instant::now();
     let rows = rows(repo);
@@ -39,11 +39,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("clippy", || clippy(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("test programs", || build_tests(repo));
-    let lane = Lane::start(repo, GUESTS, &[LANE.as_ref(), GUESTS.as_ref()]);
-    let lane = lane.unwrap_or_else(|error| {
-        println!("{GUESTS} come last: {error:#}\n");
-        None
-    });
+    let lanes = LANES.map(|(name, run)| (start(repo, name), run));
     steps.run("third-party notices", || {
         notices::write(repo, &repo.target.join("share")).map(|_| Outcome::Passed)
     });
@@ -66,12 +62,16 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
         posix::test(repo)
     });
     steps.run("CRIU", || checkpointer::test(repo));
-    // Last, because a part of it waits until the lane has no guest.
     steps.run("C library", || capi::check(repo));
-    match lane {
-        Some(lane) => lane.join(&mut steps, &mut tally),
-        None => in_guests(repo, &mut steps, &mut tally),
+    for (lane, run) in lanes {
+        match lane {
+            Some(lane) => lane.join(&mut steps, &mut tally),
+            None => run(repo, &mut steps, &mut tally),
+        }
     }
+    steps.run("model against real machines", || {
+        model::compare(repo, &mut tally)
+    });
     steps.run("no process goes on", || before.check(repo));
     let mut early = 0;
     steps.run("techniques", || techniques(&rows, &mut early));
@@ -86,20 +86,34 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
 
 /// The task that runs a lane's steps, for [`run`] alone.
 pub(crate) const LANE: &str = "lane";
-/// The lane of all steps with guests.
-const GUESTS: &str = "guests";
+/// Runs the steps of a lane.
+type RunLane = fn(&Repo, &mut Steps, &mut Tally);
+/// The lanes: their names, and their steps.
+const LANES: [(&str, RunLane); 2] = [
+    ("guests", in_guests),
+    ("other processors", on_other_processors),
+];
+
+/// Starts a lane; `None` where its steps must come after the others.
+fn start(repo: &Repo, name: &'static str) -> Option<Lane> {
+    Lane::start(repo, name, &[LANE.as_ref(), name.as_ref()]).unwrap_or_else(|error| {
+        println!("{name}: later than the other steps: {error:#}\n");
+        None
+    })
+}
 
 /// Runs the steps of a lane; the last argument is the file for what became of them.
 pub(crate) fn lane(repo: &Repo, arguments: &[String]) -> Result<bool> {
     let [name, report] = arguments else {
         bail!("{LANE} takes a lane and a file");
     };
-    ensure!(name == GUESTS, "no lane '{name}'");
+    let lane = LANES.iter().find(|(other, _)| other == name);
+    let (_, run) = lane.with_context(|| format!("no lane '{name}'"))?;
     let Report {
         mut steps,
         mut tally,
     } = Report::default();
-    in_guests(repo, &mut steps, &mut tally);
+    run(repo, &mut steps, &mut tally);
     Report { steps, tally }.write(Path::new(report))?;
     Ok(true)
 }
@@ -111,10 +125,24 @@ fn in_guests(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     steps.run("logs of processor and hypervisor", || {
         ooh::run(repo, ooh::Extent::Short, Some(&rows), tally)
     });
+    steps.run("machines of the model: guests", || {
+        model::run(repo, model::Part::Guests)
+    });
+    steps.run("a program as a guest, exactly: nested paging", || {
+        exact::run(repo, exact::Machine::Guest, Some(&rows))
+    });
+    steps.run("CRIU in a guest", || checkpointer::test_in_guest(repo));
+    steps.run("C library in a guest", || capi::check_in_guest(repo));
+}
+
+/// The steps with emulators of other processors, one after the other.
+fn on_other_processors(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     steps.run("conformance on arm64", || arm64::run(repo, tally));
-    steps.run("model against real machines", || model::run(repo, tally));
-    steps.run("programs as guests, exactly", || {
-        exact::run(repo, Some(&rows))
+    steps.run("machines of the model: an Intel processor", || {
+        model::run(repo, model::Part::Bochs)
+    });
+    steps.run("a program as a guest, exactly: an Intel processor", || {
+        exact::run(repo, exact::Machine::Bochs, Some(&rows(repo)))
     });
 }
 

@@ -121,18 +121,13 @@ const PROGRAMS: &[Program] = &[
     },
 ];
 
-/// Everything about the C library; the outcome, with the details printed.
+/// Everything about the C library on this machine; the outcome, with the details printed.
 pub(crate) fn check(repo: &Repo) -> Result<Outcome> {
-    for tool in ["gcc", "g++", "pkg-config", "nm", "valgrind"] {
-        if program(tool).is_none() {
-            return Err(NotHere::error(&format!("no {tool}")));
-        }
-    }
-    let prefix = repo.target.join("capi");
-    if prefix.exists() {
-        fs::remove_dir_all(&prefix)?;
-    }
-    install::install(repo, &prefix, Profile::Dev)?;
+    let prefix = installed(
+        repo,
+        "capi",
+        &["gcc", "g++", "pkg-config", "nm", "valgrind"],
+    )?;
     Product::AllocatorLibrary.build(repo, Profile::Dev)?;
     let mut failures = 0;
     let mut tell = |what: &str, outcome: Result<()>| match outcome {
@@ -158,12 +153,21 @@ pub(crate) fn check(repo: &Repo) -> Result<Outcome> {
             }
         }
     }
-    let name = format!("{ACCESS}, shared, in a guest with Linux 7.x");
-    match accesses_in_guest(repo, &prefix) {
-        Err(error) if error.is::<NotHere>() => println!("{name}: not here: {error:#}"),
-        outcome => tell(&name, outcome),
-    }
     Ok(Outcome::of(failures == 0))
+}
+
+/// Installs the library in a directory of its own below the target directory, where these tools
+/// are there.
+fn installed(repo: &Repo, name: &str, tools: &[&str]) -> Result<PathBuf> {
+    if let Some(tool) = tools.iter().find(|tool| program(tool).is_none()) {
+        return Err(NotHere::error(&format!("no {tool}")));
+    }
+    let prefix = repo.target.join(name);
+    if prefix.exists() {
+        fs::remove_dir_all(&prefix)?;
+    }
+    install::install(repo, &prefix, Profile::Dev)?;
+    Ok(prefix)
 }
 
 /// A program without any shared library, as `pkg-config --static` says to link it.
@@ -193,9 +197,12 @@ fn links_statically(prefix: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the program on accesses, which is compiled by then, where the kernel has them.
-fn accesses_in_guest(repo: &Repo, prefix: &Path) -> Result<()> {
-    let program = binary(prefix, ACCESS, Mode::Shared);
+/// The program on accesses, in a guest whose kernel has them.
+pub(crate) fn check_in_guest(repo: &Repo) -> Result<Outcome> {
+    let prefix = installed(repo, "capi-guest", &["gcc", "pkg-config"])?;
+    let accesses = PROGRAMS.iter().find(|program| program.path == ACCESS);
+    let accesses = accesses.context("no program on accesses")?;
+    let program = compile(repo, &prefix, accesses, Mode::Shared)?;
     let needs = rig::Needs {
         timeout: Duration::from_secs(120),
         memory_mib: 1024,
@@ -204,7 +211,8 @@ fn accesses_in_guest(repo: &Repo, prefix: &Path) -> Result<()> {
     let said = rig::output(repo, "7.x", &needs, vec![program.display().to_string()])?;
     let said = String::from_utf8_lossy(&said);
     ensure!(said.contains("accesses are reported"), "{}", said.trim());
-    Ok(())
+    println!("{ACCESS}, shared, in a guest with Linux 7.x: fine");
+    Ok(Outcome::Passed)
 }
 
 /// Where a compiled program lies.
