@@ -83,6 +83,7 @@ impl Hold {
         target_check::check(pid)?;
         Self::start(Task {
             pid,
+            tracker: std::process::id(),
             timeout: TIMEOUT,
             registers: true,
         })
@@ -92,6 +93,7 @@ impl Hold {
     pub(crate) fn still(pid: u32) -> Result<Self> {
         Self::start(Task {
             pid,
+            tracker: std::process::id(),
             timeout: LONG_TIMEOUT,
             registers: false,
         })

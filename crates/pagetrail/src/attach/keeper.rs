@@ -60,6 +60,8 @@ impl Order {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
     pub(super) pid: u32,
+    /// The process that wants it.
+    pub(super) tracker: u32,
     /// How long the threads may take to stop.
     pub(super) timeout: Duration,
     /// Whether all registers are to be found out.
@@ -112,21 +114,32 @@ pub(super) struct Wanted {
 }
 
 /// Stops, reports, obeys, and lets go.
+///
+/// Where this is a process of its own it ends right after that, and leaves it to the kernel to let
+/// the threads go, which does so with all at once (`exit_ptrace` in `kernel/ptrace.c`, within
+/// `exit_notify`). One after the other, the first to run take the processor from this process, and
+/// the rest stand still until it has its turn again: milliseconds on a busy machine, whatever its
+/// priority (`entity_eligible` in `kernel/sched/fair.c`).
 pub(super) fn keep(task: Task, link: &Link, board: &Mutex<Board>) -> Attempt<()> {
     let mut threads = OwnVec::new();
     let outcome = stop_all(task, &mut threads)
         .and_then(|since| report(task, since, &threads, board))
         .map(|()| match link.send(DONE, None) {
             true => obey(task.pid, &threads, link, board),
-            false => End::LetGo,
+            false => End::AtOnce,
         });
     link.is_letting_go();
-    // What is not let go the kernel kills when this process ends.
-    while !matches!(outcome, Ok(End::Kill))
-        && let Some(thread) = threads.pop()
-    {
+    let ends_with_this = match outcome {
+        // The kernel kills them when this process ends.
+        Ok(End::Kill) => true,
+        Ok(End::AtOnce) => std::process::id() != task.tracker,
+        Ok(End::OneByOne) | Err(_) => false,
+    };
+    while !ends_with_this && let Some(thread) = threads.pop() {
         thread.release();
     }
+    // Takes some microseconds, so before the time is taken.
+    drop(threads);
     // No wait for the lock: the tracker may have been killed with it.
     if let Ok(mut board) = board.try_lock() {
         board.let_go = Some(Instant::now());
@@ -151,19 +164,26 @@ fn report(task: Task, since: Instant, threads: &[Stopped], board: &Mutex<Board>)
 /// What becomes of the process in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    LetGo,
+    /// All its threads are let go, by the end of this process: they are where their stop left them.
+    AtOnce,
+    /// Its threads are let go one after the other: of what they were made to do meanwhile the kernel
+    /// would have an answer for them, or it would kill them.
+    OneByOne,
     Kill,
 }
 
 fn obey(pid: u32, threads: &[Stopped], link: &Link, board: &Mutex<Board>) -> End {
-    let mut if_abandoned = End::LetGo;
+    let (mut if_abandoned, mut let_go) = (End::AtOnce, End::AtOnce);
     // With memory that is neither one thing nor the other it must not go on.
     while let Some(order) = link.order(if_abandoned == End::Kill) {
         let order = Order::of(order);
         match order {
-            Order::LetGo => return End::LetGo,
+            Order::LetGo => return let_go,
             Order::KillIfAbandoned => if_abandoned = End::Kill,
             _ => {}
+        }
+        if order != Order::Rewrite {
+            let_go = End::OneByOne;
         }
         let mut board = turn(board);
         let outcome = match order {
@@ -176,8 +196,8 @@ fn obey(pid: u32, threads: &[Stopped], link: &Link, board: &Mutex<Board>) -> End
                 Ok(())
             }
         };
-        if order == Order::GoOnIfAbandoned && outcome.is_ok() {
-            if_abandoned = End::LetGo;
+        if if_abandoned != End::Kill || order == Order::GoOnIfAbandoned && outcome.is_ok() {
+            if_abandoned = let_go;
         }
         board.failure = outcome.err();
         let word = if outcome.is_ok() { DONE } else { FAILED };

@@ -332,29 +332,74 @@ fn trapped(tracee: &Tracee) -> Result<Option<bool>, Errno> {
 /// Waiting for something that comes within microseconds, mostly.
 pub(crate) struct Backoff {
     deadline: Instant,
+    began: Instant,
     tries: u32,
 }
 
+/// For how long polling is tried before sleeping. It beats sleeping where what is waited for is
+/// under way on another processor. Where it waits for this one, it comes only when this thread
+/// sleeps: a yield is not enough for threads of a lower priority.
+const POLLED: Duration = Duration::from_micros(20);
+/// How long the first sleeps are, and how many of them there are.
+const SHORT_SLEEP: (Duration, u32) = (Duration::from_micros(20), 100);
+/// How long the others are.
+const LONG_SLEEP: Duration = Duration::from_micros(100);
+
 impl Backoff {
     pub(crate) fn until(deadline: Instant) -> Self {
-        Self { deadline, tries: 0 }
+        Self {
+            deadline,
+            began: Instant::now(),
+            tries: 0,
+        }
     }
 
     /// Waits a little; false when time is up.
     pub(crate) fn wait(&mut self) -> bool {
-        if Instant::now() > self.deadline {
+        let now = Instant::now();
+        if now > self.deadline {
             return false;
         }
-        // Polling beats sleeping at first.
-        self.tries += 1;
-        match self.tries {
-            ..200 => std::thread::yield_now(),
-            _ => std::thread::sleep(Duration::from_micros(100)),
+        if now - self.began < POLLED {
+            std::thread::yield_now();
+            return true;
         }
+        self.tries += 1;
+        std::thread::sleep(match self.tries > SHORT_SLEEP.1 {
+            false => SHORT_SLEEP.0,
+            true => LONG_SLEEP,
+        });
         true
     }
 }
 
 fn is_alive(pid: u32, tid: u32) -> bool {
     Status::of_thread(pid, tid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::thread::gettid;
+
+    /// How often this thread has given up its processor to wait for something.
+    fn waits() -> u64 {
+        let path = format!("/proc/self/task/{}/status", gettid().as_raw_nonzero());
+        let text = std::fs::read_to_string(path).unwrap();
+        let waits = text.lines().find_map(|line| {
+            let rest = line.strip_prefix("voluntary_ctxt_switches:");
+            rest?.trim().parse().ok()
+        });
+        waits.unwrap()
+    }
+
+    /// A thread that is to stop may wait for the processor on which it is polled for.
+    #[test]
+    fn others_get_the_processor_soon() {
+        let mut backoff = Backoff::until(Instant::now() + TIMEOUT);
+        while backoff.began.elapsed() < POLLED {}
+        let before = waits();
+        (0..10).for_each(|_| assert!(backoff.wait()));
+        assert!(waits() >= before + 10);
+    }
 }
