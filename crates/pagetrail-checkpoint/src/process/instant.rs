@@ -102,7 +102,6 @@ impl ProcessCheckpointer {
         };
         let has_stood_still = hold.check();
         let pause = hold.release();
-        steps.end("let go");
         let pause_ns = pause.as_nanos() as u64;
         self.costs.count_stop(pause);
         drop(urgent);
@@ -174,7 +173,6 @@ impl ProcessCheckpointer {
             let thawed = frozen.thaw(&*held);
             steps.end("thaw");
             let pause = held.release();
-            steps.end("let go");
             steps.tell(pause, 0);
             self.costs.count_stop(pause);
             let pause_ns = pause.as_nanos() as u64;

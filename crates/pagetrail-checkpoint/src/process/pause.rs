@@ -27,10 +27,16 @@ impl Steps {
         took
     }
 
-    /// Writes them to the log.
+    /// Writes them to the log. What they do not account for is stopping the threads before them, and
+    /// letting them go after.
     pub(crate) fn tell(&self, pause: Duration, pages: u64) {
+        let known = self.took.iter().map(|(_, took)| *took).sum();
+        let stop = ("stop and let go", pause.saturating_sub(known));
         let in_us = |(step, took): &(&str, Duration)| format!("{step} {} us", took.as_micros());
-        let steps: Vec<String> = self.took.iter().map(in_us).collect();
+        let steps: Vec<String> = std::iter::once(&stop)
+            .chain(&self.took)
+            .map(in_us)
+            .collect();
         tracing::debug!(
             ?pause,
             pages,
