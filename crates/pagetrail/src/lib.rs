@@ -69,6 +69,7 @@ pub use region::{Permissions, Region};
 pub use round::{Found, Round, RoundBuffer};
 pub use source::{DirtySource, Frozen, Held, State};
 pub use sys::cpu_clock::cpu_time;
+pub use sys::urgent::Urgent;
 pub use target::{Target, pages_of};
 pub use technique::adaptive::{FalsePositiveCost, Precision};
 pub use technique::pagemap_scan::HugePages;

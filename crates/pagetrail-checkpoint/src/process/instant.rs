@@ -11,9 +11,8 @@ use super::together::Together;
 use super::transfer::{Overflow, Transfer};
 use crate::error::{Error, Result};
 use crate::format::manifest::Process;
-use crate::sys::urgent::Urgent;
 use pagetrail::Error::{Gone, NoSuchProcess};
-use pagetrail::{Frozen, Held, PageSet};
+use pagetrail::{Frozen, Held, PageSet, Urgent};
 use std::time::Duration;
 
 /// Fewer pages are copied at once, whatever that takes.

@@ -8,4 +8,3 @@ pub(crate) mod kcmp;
 pub(crate) mod kept;
 pub(crate) mod mapping;
 pub(crate) mod sockopt;
-pub(crate) mod urgent;

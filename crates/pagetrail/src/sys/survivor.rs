@@ -15,6 +15,7 @@
 //! it hang all the same, it is killed some seconds after this process.
 
 use crate::page_set::page_size;
+use crate::sys::urgent;
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 use rustix::mm::{
@@ -31,8 +32,6 @@ const STACK_BYTES: usize = 1 << 20;
 const POPULATED_BYTES: usize = 1 << 17;
 /// For how many seconds the work may go on when this process has ended.
 const ALONE_SECONDS: libc::c_uint = 5;
-/// The priority of the process, a nice value: threads of a target stand still while it works.
-const HIGHEST_PRIORITY: libc::c_int = -20;
 /// The signal by which it learns of that.
 const END_OF_TRACKER: libc::c_int = libc::SIGUSR1;
 /// Signals that an instruction causes: these are not blocked, since a technique may handle them.
@@ -116,13 +115,13 @@ extern "C" fn begin(start: *mut libc::c_void) -> libc::c_int {
     let start = unsafe { &mut *start.cast::<Start<'_>>() };
     end_some_time_after(start.tracker);
     // SAFETY: `setsid` has no requirements; a process that leads no group can always make one. Nor
-    // have the others, which are for this process alone: its sleeps are as short as they are meant
-    // to be; the priority stays without privileges, and the work takes longer then on a busy machine.
+    // has this `prctl`, which is for this thread: its sleeps are as short as they are meant to be.
     unsafe {
         libc::setsid();
         libc::prctl(libc::PR_SET_TIMERSLACK, 1);
-        libc::setpriority(libc::PRIO_PROCESS, 0, HIGHEST_PRIORITY);
     }
+    // Threads of a target stand still while it works.
+    urgent::stay();
     close_all_but(start.keep);
     (start.call)();
     0

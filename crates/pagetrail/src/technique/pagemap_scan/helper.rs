@@ -114,7 +114,7 @@ impl Helper {
         let (jobs, taken): (_, Receiver<Arc<Job>>) = channel();
         let thread = std::thread::Builder::new().name("pagetrail-scan".into());
         let started = thread.spawn(move || {
-            urgent::raise_priority();
+            urgent::stay();
             while let Ok(job) = taken.recv() {
                 job.help();
             }
