@@ -27,6 +27,8 @@ static struct ooh_device *device;
 /* Of what follows, and of the device's register `active`. */
 static DEFINE_SPINLOCK(slots_lock);
 static u32 used;
+/* What the register is to be: what else may have been written to it is not taken over. */
+static u32 active;
 
 static u64 *ring(int slot)
 {
@@ -85,7 +87,8 @@ int ooh_log_start(struct mm_struct *mm, u32 mode)
     registers->lost = 0;
     WRITE_ONCE(registers->tail, READ_ONCE(registers->head));
     spin_lock(&slots_lock);
-    smp_store_release(&device->active, device->active | 1u << slot);
+    active |= 1u << slot;
+    smp_store_release(&device->active, active);
     spin_unlock(&slots_lock);
     /* From here on, every processor sees it. */
     await_entries();
@@ -97,8 +100,9 @@ out:
 void ooh_log_stop(int slot)
 {
     spin_lock(&slots_lock);
+    active &= ~(1u << slot);
     if (device)
-        smp_store_release(&device->active, device->active & ~(1u << slot));
+        smp_store_release(&device->active, active);
     spin_unlock(&slots_lock);
 }
 
@@ -200,6 +204,7 @@ static int log_probe(struct pci_dev *pci, const struct pci_device_id *id)
     }
     down_write(&log_lock);
     spin_lock(&slots_lock);
+    active = 0;
     found->active = 0;
     device = found;
     spin_unlock(&slots_lock);

@@ -71,12 +71,17 @@ extern struct byte_array *g_byte_array_set_size(struct byte_array *, unsigned);
 EXPORT int qemu_plugin_version = 3;
 
 enum { PAGE_SHIFT = 12, PROCESSORS = 64 };
+/* What the guest writes to the device is not to be trusted: bits of slots that the device has not got are nothing. */
+#define SLOTS_MASK ((1u << OOH_DEVICE_SLOTS) - 1)
 /* The lower half of 48-bit addresses; guests have no more (no `la57` on their command line). */
 #define LOWER_HALF (1ULL << 47)
 /* Physical addresses below 32 TiB, so that both kinds of page numbers fit one table. */
 #define PAGE_NUMBERS (1ULL << 35)
-#define LEAF_SHIFT 18
+#define LEAF_SHIFT 12
 #define LEAVES (PAGE_NUMBERS >> LEAF_SHIFT)
+/* However far apart a guest stores, its leaves take 1 GiB of the host's memory at most, and the tables of leaves a
+ * quarter of that; beyond, its log loses pages. */
+#define LEAVES_MAX (1u << 16)
 
 static struct ooh_device *device;
 static size_t descriptor_bytes = sizeof(struct descriptor);
@@ -84,6 +89,7 @@ static size_t descriptor_bytes = sizeof(struct descriptor);
 /* By slot and page number: the round in which a page was last logged. Leaves come as they are needed and stay; a slot
  * that is used again goes on counting its rounds. */
 static uint32_t **logged[OOH_DEVICE_SLOTS];
+static unsigned leaves;
 
 static struct processor {
     struct qemu_plugin_register *cr3_register;
@@ -103,12 +109,17 @@ static void *zeros(size_t bytes) {
     return memory;
 }
 
+/* NULL if there are too many. */
 static uint32_t *last_round(unsigned slot, uint64_t page) {
     uint32_t **leaf = &logged[slot][page >> LEAF_SHIFT];
     if (!__atomic_load_n(leaf, __ATOMIC_ACQUIRE)) {
-        uint32_t *fresh = zeros(sizeof(uint32_t) << LEAF_SHIFT), *none = NULL;
-        if (!__atomic_compare_exchange_n(leaf, &none, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-            munmap(fresh, sizeof(uint32_t) << LEAF_SHIFT);
+        if (__atomic_load_n(&leaves, __ATOMIC_RELAXED) >= LEAVES_MAX) return NULL;
+        uint32_t *fresh = calloc(1 << LEAF_SHIFT, sizeof(uint32_t)), *none = NULL;
+        if (!fresh) return NULL;
+        if (__atomic_compare_exchange_n(leaf, &none, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            __atomic_add_fetch(&leaves, 1, __ATOMIC_RELAXED);
+        else
+            free(fresh);
     }
     return &(*leaf)[page & ((1 << LEAF_SHIFT) - 1)];
 }
@@ -125,6 +136,10 @@ static void log_page(unsigned number, uint64_t page) {
     }
     uint32_t round = __atomic_load_n(&slot->round, __ATOMIC_ACQUIRE);
     uint32_t *last = last_round(number, page);
+    if (!last) {
+        lose(slot);
+        return;
+    }
     if (__atomic_load_n(last, __ATOMIC_RELAXED) == round) return;
     if (__atomic_exchange_n(last, round, __ATOMIC_ACQ_REL) == round) return;
     uint64_t entry = __atomic_load_n(&slot->head, __ATOMIC_RELAXED);
@@ -165,7 +180,7 @@ static uint64_t cr3_of(struct processor *processor) {
 
 static void stored(unsigned cpu, memory_info info, uint64_t at, void *unused) {
     (void)unused;
-    uint32_t active = __atomic_load_n(&device->active, __ATOMIC_ACQUIRE);
+    uint32_t active = __atomic_load_n(&device->active, __ATOMIC_ACQUIRE) & SLOTS_MASK;
     if (!active) return;
     uint64_t cr3 = cr3_of(&processors[cpu]);
     uint64_t last = at + (1ULL << qemu_plugin_mem_size_shift(info)) - 1;
