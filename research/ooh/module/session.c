@@ -5,6 +5,7 @@
  * address space (vhost, io_uring) is logged, too, which a switch at scheduling would miss. */
 #include <linux/capability.h>
 #include <linux/fs.h>
+#include <linux/list.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/mmu_notifier.h>
@@ -21,6 +22,7 @@
 
 #include "device.h"
 #include "log.h"
+#include "moves.h"
 #include "ooh.h"
 #include "owner.h"
 
@@ -32,7 +34,12 @@
 /* Processes that are being logged. */
 static atomic_t tracked = ATOMIC_INIT(0);
 
+/* All sessions that have begun. */
+static LIST_HEAD(sessions);
+static DEFINE_SPINLOCK(sessions_lock);
+
 struct session {
+    struct list_head link;
     /* Serializes what the tracker asks for, and the draining in between. */
     struct mutex lock;
     /* Who called OOH_TRACK, and alone may map and collect; kept, so that no other has its address. */
@@ -46,6 +53,8 @@ struct session {
     struct delayed_work work;
     u64 foreign;
     u64 logged;
+    /* What ooh_moves_missed said when the session began. */
+    unsigned long moves_missed;
 
     /* Of what follows, which the notifier uses as well. */
     spinlock_t ring_lock;
@@ -163,6 +172,18 @@ static void range_ended(struct mmu_notifier *notifier, const struct mmu_notifier
         add(session, start, (PAGE_ALIGN(range->end) - start) >> PAGE_SHIFT, OOH_RANGE);
 }
 
+/* Pages have come to this address from elsewhere in the process. */
+static void pages_moved(struct mm_struct *mm, unsigned long start, unsigned long length)
+{
+    struct session *session;
+
+    spin_lock(&sessions_lock);
+    list_for_each_entry(session, &sessions, link)
+        if (session->mm == mm)
+            add(session, start & PAGE_MASK, PAGE_ALIGN((start & ~PAGE_MASK) + length) >> PAGE_SHIFT, OOH_RANGE);
+    spin_unlock(&sessions_lock);
+}
+
 /* Exit, or another program: before the page tables are freed, and others may have their address. */
 static void space_ended(struct mmu_notifier *notifier, struct mm_struct *mm)
 {
@@ -259,11 +280,15 @@ static int begin(struct session *session, struct mm_struct *mm, u32 mode)
         goto no_slots;
     session->mode = mode;
     session->mm = mm;
+    session->moves_missed = ooh_moves_missed();
     session->notifier.ops = &notifier_ops;
     error = mmu_notifier_register(&session->notifier, mm);
     if (error)
         goto no_notifier;
     atomic_inc(&tracked);
+    spin_lock(&sessions_lock);
+    list_add(&session->link, &sessions);
+    spin_unlock(&sessions_lock);
     mmgrab(current->mm);
     smp_store_release(&session->owner, current->mm);
     schedule_delayed_work(&session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
@@ -337,6 +362,9 @@ static long collect(struct session *session, struct ooh_round __user *argument)
     spin_unlock(&session->ring_lock);
     if (ended)
         round.flags |= OOH_ENDED;
+    /* When such a move ends is not known. */
+    if (ooh_moves_missed() != session->moves_missed)
+        round.flags |= OOH_LOST;
     round.logged = session->logged;
     round.foreign = session->foreign;
 out:
@@ -396,6 +424,9 @@ static int ooh_release(struct inode *inode, struct file *file)
     struct session *session = file->private_data;
 
     if (session->owner) {
+        spin_lock(&sessions_lock);
+        list_del(&session->link);
+        spin_unlock(&sessions_lock);
         stop(session);
         cancel_delayed_work_sync(&session->work);
         mmu_notifier_unregister(&session->notifier, session->mm);
@@ -430,15 +461,24 @@ static int __init ooh_init(void)
 
     if (error)
         return error;
+    error = ooh_moves_init(pages_moved);
+    if (error)
+        goto no_moves;
     error = misc_register(&misc);
     if (error)
-        ooh_log_exit();
+        goto no_device;
+    return 0;
+no_device:
+    ooh_moves_exit();
+no_moves:
+    ooh_log_exit();
     return error;
 }
 
 static void __exit ooh_exit(void)
 {
     misc_deregister(&misc);
+    ooh_moves_exit();
     ooh_log_exit();
 }
 
