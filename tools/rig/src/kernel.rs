@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::apt::{AMD64, Apt, Architecture};
 use super::cache::Cache;
 use super::mirror::Mirror;
+use super::toolchain::Toolchain;
 use pagetrail_steps::steps::NotHere;
 
 /// A kernel that can be asked for. Its exact release is looked up, as the suites' versions move on.
@@ -21,6 +22,9 @@ pub struct Series {
     prefix: &'static str,
     /// Suites that have or had it, the smaller list first.
     suites: &'static [&'static str],
+    /// Whether its modules are compiled with the compiler of its own release of Debian, as this
+    /// machine's may be too old.
+    pub(super) own_compiler: bool,
 }
 
 /// All of them: without PAGEMAP_SCAN, with it, and with access tracking.
@@ -29,16 +33,19 @@ pub const SERIES: &[Series] = &[
         name: "6.1",
         prefix: "6.1.",
         suites: &["bookworm"],
+        own_compiler: false,
     },
     Series {
         name: "6.12",
         prefix: "6.12.",
         suites: &["bookworm-backports", "trixie"],
+        own_compiler: false,
     },
     Series {
         name: "7.x",
         prefix: "7.",
         suites: &["trixie-backports"],
+        own_compiler: true,
     },
 ];
 
@@ -110,6 +117,11 @@ impl Series {
         Ok(piece
             .join("usr/src")
             .join(format!("linux-headers-{release}")))
+    }
+
+    /// A compiler with the headers of a kernel of this series, in a tree, fetched if need be.
+    pub(super) fn toolchain(&self, cache: &Cache, kernel: &Kernel) -> Result<Toolchain> {
+        Toolchain::fetch(cache, self.suites, &kernel.release)
     }
 
     /// The first suite that offers this series now.

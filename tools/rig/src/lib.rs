@@ -30,6 +30,7 @@ mod process;
 pub mod programs;
 mod qemu;
 pub mod redis;
+mod toolchain;
 
 use std::env;
 use std::ffi::OsString;

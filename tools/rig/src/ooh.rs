@@ -27,10 +27,8 @@ pub struct Ooh {
 impl Ooh {
     /// Compiles both to `target/ooh`.
     pub fn build(repo: &Repo, rig: &Rig, series: &Series, kernel: &Kernel) -> Result<Self> {
-        for tool in ["gcc", "make"] {
-            if program(tool).is_none() {
-                return Err(NotHere::error(&format!("there is no {tool}")));
-            }
+        if program("gcc").is_none() {
+            return Err(NotHere::error("there is no gcc"));
         }
         let version = rig.qemu.version().unwrap_or_default();
         if !shows_registers(&version) {
@@ -45,7 +43,13 @@ impl Ooh {
             plugin: compile(
                 repo,
                 "plugin/log.c",
-                &["-shared", "-fPIC"],
+                // An index that a guest made up ends the emulator, and not its memory.
+                &[
+                    "-shared",
+                    "-fPIC",
+                    "-fsanitize=bounds",
+                    "-fsanitize-undefined-trap-on-error",
+                ],
                 &out.join("log.so"),
             )?,
             memory: out.join("memory"),
@@ -88,9 +92,36 @@ pub fn compile(repo: &Repo, source: &str, form: &[&str], to: &Path) -> Result<Pa
 
 /// The module; the kernel's build writes beside the sources, so it gets copies.
 fn module(repo: &Repo, rig: &Rig, series: &Series, kernel: &Kernel, to: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(repo.root.join("research/ooh/module"))? {
+        let from = entry?.path();
+        let name = from.file_name().context("a file without a name")?;
+        fs::copy(&from, to.join(name))?;
+    }
     let fetching = rig.cache.lock()?;
-    let headers = series.headers(&rig.cache, kernel)?;
+    let mut make = match series.own_compiler {
+        true => series.toolchain(&rig.cache, kernel)?.make(to)?,
+        false => make_here(rig, series, kernel, to)?,
+    };
     drop(fetching);
+    make.arg("KCFLAGS=-Wall -Werror");
+    let output = make.output().context("cannot run make")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "the module does not build:\n{said}"
+    );
+    Ok(to.join("ooh.ko"))
+}
+
+/// make with this machine's compiler.
+fn make_here(rig: &Rig, series: &Series, kernel: &Kernel, dir: &Path) -> Result<Command> {
+    for tool in ["gcc", "make"] {
+        if program(tool).is_none() {
+            return Err(NotHere::error(&format!("there is no {tool}")));
+        }
+    }
+    let headers = series.headers(&rig.cache, kernel)?;
     let modpost = headers.join("scripts/mod/modpost");
     let run = Command::new(&modpost).stdout(Stdio::null()).output();
     // What the loader says of a release with an older library.
@@ -103,24 +134,12 @@ fn module(repo: &Repo, rig: &Rig, series: &Series, kernel: &Kernel, to: &Path) -
             series.name
         )));
     }
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(repo.root.join("research/ooh/module"))? {
-        let from = entry?.path();
-        let name = from.file_name().context("a file without a name")?;
-        fs::copy(&from, to.join(name))?;
-    }
     let mut make = Command::new("make");
-    make.arg("--silent").arg("-C").arg(to);
+    make.arg("--silent").arg("-C").arg(dir);
     make.arg(format!("KERNEL={}", headers.display()));
     // The kernel's own compiler, by a name that only its release has.
-    make.args(["CC=gcc", "KCFLAGS=-Wall -Werror"]);
-    let output = make.output().context("cannot run make")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "the module does not build:\n{said}"
-    );
-    Ok(to.join("ooh.ko"))
+    make.arg("CC=gcc");
+    Ok(make)
 }
 
 #[cfg(test)]

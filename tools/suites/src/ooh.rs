@@ -7,19 +7,22 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use pagetrail_rig::guest::{End, Guest, Job, Machine, print_bytes};
 use pagetrail_rig::kernel::{Kernel, Series};
 use pagetrail_rig::ooh::{self, Ooh};
-use pagetrail_rig::{Rig, place};
+use pagetrail_rig::{Rig, place, programs};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{NotHere, Outcome};
 use pagetrail_steps::tally::Tally;
 
-/// The kernel for which the module is compiled.
-const SERIES: &str = "6.12";
+/// The kernels for which the module is compiled. Commands run on the first.
+const SERIES: [&str; 2] = ["6.12", "7.x"];
+
+/// Of what the hostile guest does; each change of the module or the log may well get another.
+const SEED: &str = "22";
 
 /// Far more than it takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(1800);
@@ -27,41 +30,70 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 /// How much of it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// Conformance on another process: three minutes.
+    /// Conformance on another process, and the device's rules on the other kernel: four minutes.
     Short,
-    /// Conformance on every kind of target, and stress.
+    /// Conformance on every kind of target, and stress, on every kernel.
     Whole,
 }
 
 impl Extent {
-    /// The tests, and the words that select their cases.
-    fn tests(self) -> &'static [(&'static str, &'static [&'static str])] {
+    /// Whether a kernel runs the tests, too, and not only the rules.
+    fn tests_on(self, series: &str) -> bool {
+        self == Self::Whole || series == SERIES[0]
+    }
+
+    fn tests(self) -> &'static [Wanted] {
         match self {
             Self::Short => &[
-                ("conformance", &["epml", "another process"]),
-                ("conformance", &["spml", "another process"]),
-                ("conformance", &["spml-search", "another process"]),
+                Wanted("pagetrail", "conformance", &["epml", "another process"]),
+                Wanted("pagetrail", "conformance", &["spml", "another process"]),
+                Wanted(
+                    "pagetrail",
+                    "conformance",
+                    &["spml-search", "another process"],
+                ),
             ],
             Self::Whole => &[
-                ("conformance", &["epml"]),
-                ("conformance", &["spml"]),
-                ("conformance", &["spml-search"]),
-                ("stress", &["epml"]),
-                ("stress", &["spml"]),
-                ("stress", &["spml-search"]),
+                Wanted("pagetrail", "conformance", &["epml"]),
+                Wanted("pagetrail", "conformance", &["spml"]),
+                Wanted("pagetrail", "conformance", &["spml-search"]),
+                Wanted("pagetrail", "stress", &["epml"]),
+                Wanted("pagetrail", "stress", &["spml"]),
+                Wanted("pagetrail", "stress", &["spml-search"]),
+                Wanted("pagetrail-preload", "logs", &[]),
             ],
         }
     }
 }
 
+/// A package's test, and the words that select its cases.
+struct Wanted(&'static str, &'static str, &'static [&'static str]);
+
 /// Runs the device's rules and the suites, each in a guest of its own. `rows`: where the suites'
 /// rows go.
 pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) -> Result<Outcome> {
     let tests = build(repo, extent)?;
-    match run_in_guests(repo, &tests, rows, tally) {
-        Err(error) if error.is::<NotHere>() => Ok(Outcome::NotHere(error.to_string())),
-        outcome => outcome.map(Outcome::of),
+    // Before the rig: that keeps the cache to itself.
+    let programs = match extent {
+        Extent::Short => None,
+        Extent::Whole => Some(programs::build(repo)?),
+    };
+    let mut fine = true;
+    let mut absent = Vec::new();
+    for series in SERIES {
+        let tests: &[Test] = match extent.tests_on(series) {
+            true => &tests,
+            false => &[],
+        };
+        match run_in_guests(repo, series, tests, &programs, rows, tally) {
+            Err(error) if error.is::<NotHere>() => absent.push(error.to_string()),
+            outcome => fine &= outcome?,
+        }
     }
+    Ok(match absent.is_empty() || !fine {
+        true => Outcome::of(fine),
+        false => Outcome::NotHere(absent.join("; ")),
+    })
 }
 
 /// A test program with its arguments.
@@ -69,16 +101,26 @@ type Test = (PathBuf, &'static [&'static str]);
 
 fn run_in_guests(
     repo: &Repo,
+    series: &str,
     tests: &[Test],
+    programs: &Option<(String, String)>,
     rows: Option<&Path>,
     tally: &mut Tally,
 ) -> Result<bool> {
-    let guests = Guests::open(repo)?;
-    let rules = repo.target.join("ooh/rules");
-    let rules = ooh::compile(repo, "rules.c", &["-static"], &rules)?;
-    println!("-- the rules of /dev/ooh");
-    let end = guests.run(vec![text(&rules)], &mut print_bytes)?;
-    let mut fine = end == End::Exited(0);
+    let mut guests = Guests::open(repo, series)?;
+    guests.env.extend(programs.clone());
+    let mut fine = true;
+    for (what, source, arguments) in [
+        ("the rules of /dev/ooh", "rules", &[][..]),
+        ("a hostile guest", "hostile", &[SEED][..]),
+    ] {
+        println!("-- {what} in the {}", guests.place);
+        let program = repo.target.join("ooh").join(source);
+        let program = ooh::compile(repo, &format!("{source}.c"), &["-static"], &program)?;
+        let mut command = vec![text(&program)];
+        command.extend(arguments.iter().map(|&word| word.to_owned()));
+        fine &= guests.run(command, &mut print_bytes)? == End::Exited(0);
+    }
     for (number, (program, words)) in tests.iter().enumerate() {
         let mut command = vec![text(program)];
         command.extend(words.iter().map(|&word| word.to_owned()));
@@ -97,16 +139,30 @@ fn run_in_guests(
         fine &= passed;
         if let Some(rows) = rows {
             let from = Guest::out(guests.rig.dir()).join("rows");
-            collect_rows(&from, &rows.join(format!("ooh-{number}")))?;
+            collect_rows(&from, &rows.join(format!("ooh-{series}-{number}")))?;
         }
     }
     Ok(fine)
 }
 
-/// Runs one command in such a guest.
-pub fn command(repo: &Repo, command: &[String]) -> Result<bool> {
-    let guests = Guests::open(repo)?;
-    Ok(guests.run(command.to_vec(), &mut print_bytes)? == End::Exited(0))
+/// Runs one command in such a guest: `[--kernel SERIES] [--counted] -- COMMAND ..`.
+pub fn command(repo: &Repo, args: &[String]) -> Result<bool> {
+    let mut series = SERIES[0];
+    let mut counted = false;
+    let mut args = args.iter();
+    loop {
+        match args.next().map(String::as_str) {
+            Some("--") => break,
+            Some("--kernel") => series = args.next().context("--kernel needs a value")?,
+            Some("--counted") => counted = true,
+            _ => bail!("ooh takes [--kernel SERIES] [--counted] -- COMMAND .."),
+        }
+    }
+    let command: Vec<String> = args.cloned().collect();
+    ensure!(!command.is_empty(), "no command after --");
+    let mut guests = Guests::open(repo, series)?;
+    guests.machine.counted = counted;
+    Ok(guests.run(command, &mut print_bytes)? == End::Exited(0))
 }
 
 /// Guests with the log and its module.
@@ -120,9 +176,9 @@ struct Guests {
 }
 
 impl Guests {
-    fn open(repo: &Repo) -> Result<Self> {
+    fn open(repo: &Repo, series: &str) -> Result<Self> {
         let rig = Rig::open(repo)?;
-        let series = Series::named(SERIES)?;
+        let series = Series::named(series)?;
         let kernel = rig.kernel(series)?;
         let machine = Machine {
             ooh: Some(Ooh::build(repo, &rig, series, &kernel)?),
@@ -174,7 +230,7 @@ fn text(path: &Path) -> String {
 /// Lets cargo build the tests.
 fn build(repo: &Repo, extent: Extent) -> Result<Vec<Test>> {
     let mut build = repo.cargo(&["test", "--workspace", "--no-run", "--message-format=json"]);
-    for (test, _) in extent.tests() {
+    for Wanted(_, test, _) in extent.tests() {
         build.args(["--test", test]);
     }
     let output = build.stderr(Stdio::inherit()).output()?;
@@ -184,10 +240,14 @@ fn build(repo: &Repo, extent: Extent) -> Result<Vec<Test>> {
         .lines()
         .map(serde_json::from_str)
         .collect::<Result<_, _>>()?;
-    let program = |test: &str| {
-        let mut of_test = messages
-            .iter()
-            .filter(|message| message["target"]["name"] == test);
+    let program = |package: &str, test: &str| {
+        // Each package lies in a folder of its name.
+        let is_of = |message: &&Value| {
+            let manifest = message["manifest_path"].as_str().map(Path::new);
+            let dir = manifest.and_then(Path::parent);
+            message["target"]["name"] == test && dir.is_some_and(|dir| dir.ends_with(package))
+        };
+        let mut of_test = messages.iter().filter(is_of);
         let found = of_test.find_map(|message| message["executable"].as_str());
         found
             .map(PathBuf::from)
@@ -195,6 +255,6 @@ fn build(repo: &Repo, extent: Extent) -> Result<Vec<Test>> {
     };
     let tests = extent.tests().iter();
     tests
-        .map(|(test, words)| Ok((program(test)?, *words)))
+        .map(|Wanted(package, test, words)| Ok((program(package, test)?, *words)))
         .collect()
 }

@@ -59,10 +59,10 @@ usage: cargo xtask TASK
                    (short ends here); exits, events and functions of MemoryMotion, beside those
                    with nested paging. Two to three minutes with a processor to itself, more than
                    ten without
-  ooh [-- COMMAND ..]
-                   the techniques that read a log of processor or hypervisor, in a guest whose emulator
-                   plays it: the rules of the kernel module, conformance, stress; short in 'test';
-                   or a command there
+  ooh [[--kernel SERIES] [--counted] -- COMMAND ..]
+                   the techniques that read a log of processor or hypervisor, in guests whose emulator
+                   plays it: the rules of the kernel module, a hostile guest, conformance, stress;
+                   short in 'test'; or a command there, with the options that 'vm' has
   soak [--for TIME]
                    the long form of the tests, over and over with new seeds, for an hour or as long
                    as TIME says (90s, 30m, 8h); ends with the first that fails
@@ -186,8 +186,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
             steps.run("shadow page tables", || shadow::run(&repo, extent));
             steps.finish()
         }
-        "ooh" if rest.first().is_some_and(|word| word == "--") => ooh::command(&repo, &rest[1..])?,
-        "ooh" if !rest.is_empty() => bail!("ooh takes -- COMMAND ..\n{USAGE}"),
+        "ooh" if !rest.is_empty() => ooh::command(&repo, rest)?,
         "ooh" => {
             let mut steps = steps::Steps::default();
             let mut tally = tally::Tally::default();
