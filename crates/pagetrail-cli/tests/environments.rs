@@ -175,6 +175,39 @@ fn a_suite_has_scores_and_conditions_are_judged() {
 }
 
 #[test]
+fn single_tests_of_suites_are_measured() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let (found, _) = document(
+        directory.path(),
+        &[
+            "heap:8",
+            "--suite",
+            "memory/brk,net/udp,memory/brk,memory/faults",
+            "--runs",
+            "1",
+        ],
+    );
+    assert_eq!(
+        found["command"],
+        serde_json::json!(["memory/brk", "net/udp", "memory/brk", "memory/faults"])
+    );
+    let suites = found["suites"].as_array().expect("a list");
+    let tests = suites.iter().flat_map(|suite| {
+        let tests = suite["tests"].as_array().expect("a list");
+        tests.iter().map(|test| {
+            let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            (word(&suite["name"]), word(&test["name"]))
+        })
+    });
+    let tests: Vec<_> = tests.collect();
+    let pairs = [("memory", "brk"), ("memory", "faults"), ("net", "udp")];
+    assert_eq!(
+        tests,
+        pairs.map(|(suite, test)| (suite.to_owned(), test.to_owned()))
+    );
+}
+
+#[test]
 fn who_is_not_here_is_said_and_alone_is_exit_code_3() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut command = pagetrail(
@@ -271,6 +304,11 @@ fn what_is_wrong_is_said_in_one_line() {
             &["vm", "--suite", "memroy"],
             2,
             "'memroy' is no suite; there are processor",
+        ),
+        (
+            &["vm", "--suite", "memory/none"],
+            2,
+            "the suite memory has no test 'none'; there are faults",
         ),
         (
             &["vm", "--suite", "net", "--", "true"],

@@ -29,10 +29,79 @@ pub enum Suite {
     Apps,
 }
 
+/// What of the suites is measured: a suite, or one test of it (`memory/motion`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The suite.
+    pub suite: Suite,
+    /// The one test, if it is one.
+    pub test: Option<&'static str>,
+}
+
 /// Why a word names no suite; one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no suite; there are {names}", names = Suite::ALL.map(Suite::name).join(", "))]
 pub struct UnknownSuite(String);
+
+/// Why a word names no part of the suites; one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownPart {
+    /// There is no such suite.
+    #[error(transparent)]
+    Suite(#[from] UnknownSuite),
+    /// The suite has no such test.
+    #[error("the suite {suite} has no test '{test}'; there are {names}", names = suite.tests().collect::<Vec<_>>().join(", "))]
+    Test {
+        /// The suite.
+        suite: Suite,
+        /// What names no test of it.
+        test: String,
+    },
+}
+
+impl Part {
+    /// The names of the tests that belong to it.
+    pub fn tests(self) -> impl Iterator<Item = &'static str> {
+        let tests = self.suite.tests();
+        tests.filter(move |test| self.test.is_none_or(|one| one == *test))
+    }
+}
+
+impl From<Suite> for Part {
+    fn from(suite: Suite) -> Self {
+        Self { suite, test: None }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.test {
+            None => write!(f, "{}", self.suite),
+            Some(test) => write!(f, "{}/{test}", self.suite),
+        }
+    }
+}
+
+impl FromStr for Part {
+    type Err = UnknownPart;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPart> {
+        let Some((suite, test)) = text.split_once('/') else {
+            return Ok(text.parse::<Suite>()?.into());
+        };
+        let suite: Suite = suite.parse()?;
+        match suite.tests().find(|name| *name == test) {
+            Some(test) => Ok(Self {
+                suite,
+                test: Some(test),
+            }),
+            None => Err(UnknownPart::Test {
+                suite,
+                test: test.into(),
+            }),
+        }
+    }
+}
 
 impl Suite {
     /// All of them.
@@ -116,5 +185,26 @@ mod tests {
                 .to_string()
                 .starts_with("'memroy' is no suite; there are processor, calls")
         );
+    }
+
+    #[test]
+    fn a_part_is_a_suite_or_one_of_its_tests() {
+        let part: Part = "memory/motion".parse().expect("it is one");
+        assert_eq!(part.tests().collect::<Vec<_>>(), ["motion"]);
+        assert_eq!(part.to_string(), "memory/motion");
+        let part: Part = "memory".parse().expect("it is one");
+        assert_eq!(part, Suite::Memory.into());
+        assert_eq!(part.tests().count(), Suite::Memory.tests().count());
+        for (text, line) in [
+            ("memroy/motion", "'memroy' is no suite; there are"),
+            (
+                "memory/",
+                "the suite memory has no test ''; there are faults",
+            ),
+            ("memory/none", "the suite memory has no test 'none'; there"),
+        ] {
+            let error = text.parse::<Part>().expect_err("it is none").to_string();
+            assert!(error.starts_with(line), "{error}");
+        }
     }
 }

@@ -27,6 +27,7 @@ use crate::sample::Sample;
 use crate::score::Score;
 #[cfg(doc)]
 use crate::statistics::are_too_few;
+use crate::suite::PROGRAM;
 
 mod running;
 #[cfg(test)]
@@ -179,8 +180,8 @@ impl<'a> Session<'a> {
         let all = suites.flat_map(|suite| suite.tests.iter().map(move |test| (suite, test)));
         let mut missing: Vec<&Environment> = Vec::new();
         for (suite, test) in all {
-            let named = match suite.tests.len() {
-                1 => test.clone(),
+            let named = match suite.name.as_str() {
+                PROGRAM => test.clone(),
                 _ => format!("{}/{test}", suite.name),
             };
             let mut running: Option<Running<'a>> = None;

@@ -8,7 +8,7 @@ use clap::Args;
 use pagetrail_compare::condition::Condition;
 use pagetrail_compare::environment::Environment;
 use pagetrail_compare::method::ROUNDS_MAX;
-use pagetrail_compare::suite::Suite;
+use pagetrail_compare::suite::{Part, Suite};
 use pagetrail_probes::Interval;
 
 use super::guest_args::LinuxArgs;
@@ -38,7 +38,7 @@ pub(crate) struct CompareArgs {
     )]
     pub(crate) environments: Vec<Environment>,
     /// Measure these tests instead of a program: processor, calls, memory, ipc, disk, net, library,
-    /// apps, or all
+    /// apps, or all; or one test of them, as memory/motion
     #[arg(
         long,
         value_name = "SUITES",
@@ -107,16 +107,16 @@ pub(crate) struct CompareArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// A suite, or all of them.
+/// A suite, a test of one, or all of them.
 #[derive(Clone, Debug)]
-pub(crate) struct Suites(pub(crate) Vec<Suite>);
+pub(crate) struct Suites(pub(crate) Vec<Part>);
 
 fn suites(text: &str) -> Result<Suites, String> {
     match text {
-        "all" => Ok(Suites(Suite::ALL.into())),
+        "all" => Ok(Suites(Suite::ALL.map(Part::from).into())),
         name => name
             .parse()
-            .map(|suite| Suites(vec![suite]))
-            .map_err(|error: pagetrail_compare::suite::UnknownSuite| error.to_string()),
+            .map(|part| Suites(vec![part]))
+            .map_err(|error: pagetrail_compare::suite::UnknownPart| error.to_string()),
     }
 }

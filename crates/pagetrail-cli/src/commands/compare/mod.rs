@@ -10,7 +10,7 @@ use pagetrail_compare::condition::{Condition, Verdict};
 use pagetrail_compare::environment::Environment;
 use pagetrail_compare::method::{self, Length, Plan, PlannedSuite};
 use pagetrail_compare::results::{Comparison, Setting};
-use pagetrail_compare::suite::{PROGRAM, Suite};
+use pagetrail_compare::suite::{PROGRAM, Part};
 use pagetrail_compare::{Progress, page, text, work};
 use pagetrail_probes::Settings;
 
@@ -121,15 +121,10 @@ fn plan(args: &CompareArgs) -> Result<Plan> {
             args.against
         );
     }
-    let mut suites: Vec<Suite> = Vec::new();
-    for suite in args.suite.iter().flat_map(|suites| &suites.0) {
-        if !suites.contains(suite) {
-            suites.push(*suite);
-        }
-    }
+    let suites = planned(args.suite.iter().flat_map(|suites| &suites.0));
     let planned = match (args.command.is_empty(), suites.is_empty()) {
         (true, true) => bail!("there is nothing to run; name a program after --, or --suite"),
-        (true, false) => suites.iter().map(planned).collect(),
+        (true, false) => suites,
         (false, _) => vec![PlannedSuite {
             name: PROGRAM.into(),
             tests: vec![pagetrail_report::words::command(&words(&args.command))],
@@ -148,11 +143,26 @@ fn plan(args: &CompareArgs) -> Result<Plan> {
     })
 }
 
-fn planned(suite: &Suite) -> PlannedSuite {
-    PlannedSuite {
-        name: suite.name().into(),
-        tests: suite.tests().map(Into::into).collect(),
+/// The tests of all parts, each once, by suite.
+fn planned<'a>(parts: impl Iterator<Item = &'a Part>) -> Vec<PlannedSuite> {
+    let mut planned: Vec<PlannedSuite> = Vec::new();
+    for part in parts {
+        let name = part.suite.name();
+        let at = planned.iter().position(|suite| suite.name == name);
+        let at = at.unwrap_or_else(|| {
+            planned.push(PlannedSuite {
+                name: name.into(),
+                tests: Vec::new(),
+            });
+            planned.len() - 1
+        });
+        for test in part.tests() {
+            if planned[at].tests.iter().all(|other| other != test) {
+                planned[at].tests.push(test.into());
+            }
+        }
     }
+    planned
 }
 
 /// A seed that is another one each time, and short enough to be typed.
@@ -171,7 +181,7 @@ fn setting(args: &CompareArgs) -> Setting {
     let command = match args.command.is_empty() {
         true => {
             let suites = args.suite.iter().flat_map(|suites| &suites.0);
-            suites.map(|suite| suite.name().to_owned()).collect()
+            suites.map(ToString::to_string).collect()
         }
         false => words(&args.command),
     };
