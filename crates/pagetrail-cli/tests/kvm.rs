@@ -136,6 +136,13 @@ fn a_guest_that_does_not_start_or_is_lost_is_said_to_be_so() {
             1,
             "true fails in kvm: the guest died: lost",
         ),
+        // As QEMU does, it goes on without its guest.
+        (
+            "echo 'KVM internal error. Suberror: 1' >&2; echo 'RAX=0' >&2; exec sleep 7777"
+                .to_owned(),
+            3,
+            "not here: kvm: the guest stopped: KVM internal error. Suberror: 1",
+        ),
     ] {
         let Some(stage) = Stage::set(&script) else {
             return;

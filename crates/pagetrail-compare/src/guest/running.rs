@@ -219,6 +219,10 @@ impl Guest {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    // QEMU keeps such a guest, stopped, for a debugger.
+                    if is_given_up(&text(&mut self.errors)) {
+                        return Ok(Err(format!("the guest stopped{}", self.last_words())));
+                    }
                     if limits.are_over()? {
                         return Ok(Err(format!("{late}{}", self.last_words())));
                     }
@@ -237,16 +241,24 @@ impl Guest {
         let (console, errors) = (text(&mut self.console), text(&mut self.errors));
         let mut lines = console.lines();
         let panic = lines.find(|line| line.contains("Kernel panic"));
+        // What follows it are registers.
+        let given_up = errors.lines().find(|line| is_given_up(line));
         let last = |text: &str| {
             let line = text.lines().rev().find(|line| !line.trim().is_empty());
             line.map(str::to_owned)
         };
-        let said = panic.map(str::to_owned);
+        let said = panic.or(given_up).map(str::to_owned);
         match said.or_else(|| last(&errors)).or_else(|| last(&console)) {
             Some(line) => format!(": {}", words::printable(line.trim())),
             None => String::new(),
         }
     }
+}
+
+/// Whether QEMU says that KVM cannot go on with the guest, as where it cannot emulate an
+/// instruction on kinds of KVM without the processor's help.
+fn is_given_up(errors: &str) -> bool {
+    errors.contains("KVM internal error") || errors.contains("error: kvm run failed")
 }
 
 impl Drop for Guest {
