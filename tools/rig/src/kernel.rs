@@ -207,6 +207,11 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// The kernel itself, a bzImage.
+    pub fn image(&self) -> &Path {
+        &self.image
+    }
+
     /// Finds image and modules in the two places where Debian's packages put them.
     fn open(piece: &Path) -> Result<Self> {
         for parent in ["lib/modules", "usr/lib/modules"] {

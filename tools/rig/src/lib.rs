@@ -300,6 +300,14 @@ impl Rig {
         series.fetch(&self.cache, AMD64)
     }
 
+    /// A directory that has nothing but the emulator, by its own name and as the host would have it
+    /// installed, for commands that look for it in `PATH`.
+    pub fn engine(&self, dir: &Path) -> Result<PathBuf> {
+        fs::create_dir_all(dir)?;
+        self.qemu.wrap(dir)?;
+        Ok(dir.to_owned())
+    }
+
     /// The directory of the guest that runs: its files, and what it leaves.
     pub fn dir(&self) -> &Path {
         &self.dir

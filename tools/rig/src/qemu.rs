@@ -1,5 +1,7 @@
 //! The emulator: the host's own where it is recent enough, else Debian's, unpacked into the cache.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -7,6 +9,7 @@ use anyhow::{Context, Result};
 
 use super::apt::Apt;
 use super::cache::Cache;
+use super::guest::quote;
 use super::mirror::Mirror;
 use super::process::bound;
 use pagetrail_steps::repo::program;
@@ -109,6 +112,26 @@ impl Qemu {
             }
         }
         command
+    }
+
+    /// Writes a program that is this emulator, wherever its libraries and data are.
+    pub(super) fn wrap(&self, dir: &Path) -> Result<()> {
+        let mut script = "#!/bin/sh\n".to_owned();
+        let quoted = |path: &Path| quote(&path.display().to_string());
+        if let Some(piece) = &self.piece {
+            script += &format!("export LD_LIBRARY_PATH={}\n", quote(&library_path(piece)));
+        }
+        script += &format!("exec {}", quoted(&self.program));
+        if let Some(piece) = &self.piece {
+            for data in ["qemu", "seabios"] {
+                script += &format!(" -L {}", quoted(&piece.join("usr/share").join(data)));
+            }
+        }
+        script += " \"$@\"\n";
+        let wrapper = dir.join(X86.program);
+        fs::write(&wrapper, script)?;
+        fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+        Ok(())
     }
 
     /// Where it is from.

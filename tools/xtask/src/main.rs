@@ -31,8 +31,8 @@ use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
 use pagetrail_steps::{steps, tally, victims};
 use pagetrail_suites::{
-    arm64, checkpointer, collector, exact, model, ooh, posix, shadow, subpage, trees, vm_bench,
-    vm_programs,
+    arm64, checkpointer, collector, exact, kvm, model, ooh, posix, shadow, subpage, trees,
+    vm_bench, vm_programs,
 };
 
 const USAGE: &str = "\
@@ -59,6 +59,8 @@ usage: cargo xtask TASK
                    (short ends here); exits, events and functions of MemoryMotion, beside those
                    with nested paging. Two to three minutes with a processor to itself, more than
                    ten without
+  kvm              'compare kvm' with a real guest, in a guest with nested virtualization: MemoryMotion
+                   and a web server, their results, exits and counters
   ooh [[--kernel SERIES] [--counted] -- COMMAND ..]
                    the techniques that read a log of processor or hypervisor, in guests whose emulator
                    plays it: the rules of the kernel module, a hostile guest, conformance, stress;
@@ -184,6 +186,11 @@ fn run(args: &[String]) -> Result<ExitCode> {
             };
             let mut steps = steps::Steps::default();
             steps.run("shadow page tables", || shadow::run(&repo, extent));
+            steps.finish()
+        }
+        "kvm" => {
+            let mut steps = steps::Steps::default();
+            steps.run("guests with a kernel of their own", || kvm::run(&repo));
             steps.finish()
         }
         "ooh" if !rest.is_empty() => ooh::command(&repo, rest)?,
