@@ -22,6 +22,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+mod families;
+
+pub use families::{Families, Family, Format, Kind};
+
 /// How long a client may take from its connection to the end of the answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer is waited for, all of it.
@@ -35,9 +39,6 @@ const LINES_MAX: usize = 100;
 const REQUEST_BYTES_MAX: u64 = 1 << 14;
 /// Errors of a listener that come at once again, when descriptors have run out, say.
 const REST: Duration = Duration::from_millis(100);
-
-/// What OpenMetrics text is, by HTTP.
-pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Where to listen, or to ask.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use pagetrail_endpoint::{Endpoint, OPEN_METRICS};
+use pagetrail_endpoint::Endpoint;
 use pagetrail_report::words;
 use pagetrail_tier::source::Source;
 use pagetrail_tier::{Demand, Error, Pool, Tiers, nodes};
@@ -387,7 +387,8 @@ impl Daemon {
         let status = self.status();
         let json = serde_json::to_string(&status).unwrap_or_default();
         if let Some(endpoint) = &self.endpoint {
-            endpoint.set("/metrics", OPEN_METRICS, metrics::text(&status));
+            let format = metrics::FORMAT.content_type();
+            endpoint.set("/metrics", format, metrics::text(&status));
             endpoint.set("/status", "application/json", json);
         }
     }

@@ -1,6 +1,6 @@
 //! The numbers of a daemon as OpenMetrics text.
 
-use std::fmt::Write as _;
+use pagetrail_endpoint::{Families, Format, Kind};
 
 use crate::config::Mode;
 use crate::status::{ProcessStatus, Status, TargetStatus};
@@ -9,7 +9,7 @@ use crate::status::{ProcessStatus, Status, TargetStatus};
 struct Figure {
     name: &'static str,
     help: &'static str,
-    counter: bool,
+    kind: Kind,
     value: fn(&ProcessStatus) -> f64,
 }
 
@@ -17,121 +17,126 @@ const FIGURES: &[Figure] = &[
     Figure {
         name: "process_fast_bytes",
         help: "Memory of the process in fast memory.",
-        counter: false,
+        kind: Kind::Gauge,
         value: |p| p.fast_bytes as f64,
     },
     Figure {
         name: "process_slow_bytes",
         help: "Memory of the process in slow memory.",
-        counter: false,
+        kind: Kind::Gauge,
         value: |p| p.slow_bytes as f64,
     },
     Figure {
         name: "process_allowed_bytes",
         help: "Fast memory that the process may use.",
-        counter: false,
+        kind: Kind::Gauge,
         value: |p| p.allowed_bytes as f64,
     },
     Figure {
         name: "process_tracking",
         help: "Whether the process is tracked at the moment.",
-        counter: false,
+        kind: Kind::Gauge,
         value: |p| f64::from(u8::from(p.state == "tracking")),
     },
     Figure {
         name: "windows",
         help: "Windows that were tracked.",
-        counter: true,
+        kind: Kind::Counter,
         value: |p| p.windows as f64,
     },
     Figure {
         name: "periods",
         help: "Periods that were tracked.",
-        counter: true,
+        kind: Kind::Counter,
         value: |p| p.periods as f64,
     },
     Figure {
         name: "paused_periods",
         help: "Periods that were not tracked because those before were calm.",
-        counter: true,
+        kind: Kind::Counter,
         value: |p| p.pauses as f64,
     },
     Figure {
         name: "faults",
         help: "Page faults that sampling cost the process.",
-        counter: true,
+        kind: Kind::Counter,
         value: |p| p.faults as f64,
     },
     Figure {
         name: "promoted_bytes",
         help: "Memory moved into fast memory.",
-        counter: true,
+        kind: Kind::Counter,
         value: |p| p.promoted_bytes as f64,
     },
     Figure {
         name: "demoted_bytes",
         help: "Memory moved out of fast memory.",
-        counter: true,
+        kind: Kind::Counter,
         value: |p| p.demoted_bytes as f64,
     },
     Figure {
         name: "busy_seconds",
         help: "Time for sampling, deciding and moving.",
-        counter: true,
+        kind: Kind::Counter,
         value: |p| p.busy_s,
     },
 ];
 
+/// What [`text`] returns.
+pub(crate) const FORMAT: Format = Format::OpenMetrics;
+
 /// All numbers.
 pub(crate) fn text(status: &Status) -> String {
-    let mut out = String::new();
-    of_daemon(status, &mut out);
-    of_targets(&status.targets, &mut out);
+    let mut families = Families::new(FORMAT, "pagetrail_tier_");
+    of_daemon(status, &mut families);
+    of_targets(&status.targets, &mut families);
     for figure in FIGURES {
-        of_processes(figure, &status.targets, &mut out);
+        of_processes(figure, &status.targets, &mut families);
     }
-    not_moved(&status.targets, &mut out);
-    out + "# EOF\n"
+    not_moved(&status.targets, &mut families);
+    families.finish()
 }
 
 /// Numbers of all targets together.
-fn of_daemon(status: &Status, out: &mut String) {
-    let mut one = |name, help, value| gauge(out, name, help, &[(String::new(), value)]);
-    one(
-        "fast_bytes",
-        "Fast memory of all targets together.",
-        status.fast_bytes as f64,
-    );
-    one(
-        "fast_free_bytes",
-        "Fast memory that no target may use.",
-        status.fast_free_bytes as f64,
-    );
-    one(
-        "pool",
-        "Whether targets share fast memory.",
-        f64::from(u8::from(status.mode == Mode::Pool)),
-    );
-    one(
-        "moves_held",
-        "Whether nothing is moved because tasks wait for memory.",
-        f64::from(u8::from(status.held.is_some())),
-    );
-    let movers = status.kernel_movers.iter();
-    let movers = movers.map(|mover| (format!("{{by=\"{}\"}}", label(&mover.name)), 1.0));
-    gauge(
-        out,
-        "kernel_moves",
-        "Whether the kernel moves pages between tiers, too.",
-        &movers.collect::<Vec<_>>(),
-    );
+fn of_daemon(status: &Status, families: &mut Families) {
+    let is = |fact: bool| f64::from(u8::from(fact));
+    let gauges = [
+        (
+            "fast_bytes",
+            "Fast memory of all targets together.",
+            status.fast_bytes as f64,
+        ),
+        (
+            "fast_free_bytes",
+            "Fast memory that no target may use.",
+            status.fast_free_bytes as f64,
+        ),
+        (
+            "pool",
+            "Whether targets share fast memory.",
+            is(status.mode == Mode::Pool),
+        ),
+        (
+            "moves_held",
+            "Whether nothing is moved because tasks wait for memory.",
+            is(status.held.is_some()),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        families.family(Kind::Gauge, name, help).sample(&[], value);
+    }
+    let help = "Whether the kernel moves pages between tiers, too.";
+    let mut family = families.family(Kind::Gauge, "kernel_moves", help);
+    for mover in &status.kernel_movers {
+        family.sample(&[("by", &mover.name)], 1);
+    }
 }
 
 /// A number of a target, if it has it.
 type OfTarget = fn(&TargetStatus) -> Option<f64>;
 
 /// Numbers of each target.
-fn of_targets(targets: &[TargetStatus], out: &mut String) {
+fn of_targets(targets: &[TargetStatus], families: &mut Families) {
     let gauges: [(&str, &str, OfTarget); 3] = [
         ("target_share_bytes", "The target's own share.", |target| {
             Some(target.share_bytes as f64)
@@ -148,84 +153,46 @@ fn of_targets(targets: &[TargetStatus], out: &mut String) {
         ),
     ];
     for (name, help, value) in gauges {
-        let values = targets.iter().filter_map(|target| {
-            let labels = format!("{{target=\"{}\"}}", label(&target.name));
-            Some((labels, value(target)?))
-        });
-        gauge(out, name, help, &values.collect::<Vec<_>>());
-    }
-}
-
-/// All processes, with the labels that name each.
-fn processes(targets: &[TargetStatus]) -> impl Iterator<Item = (String, &ProcessStatus)> {
-    targets.iter().flat_map(|target| {
-        let name = label(&target.name);
-        let processes = target.processes.iter();
-        processes.map(move |process| {
-            let mut labels = format!("target=\"{name}\",pid=\"{}\"", process.pid);
-            if let Some(guest) = &process.guest {
-                labels += &format!(",guest=\"{}\"", label(guest));
+        let mut family = families.family(Kind::Gauge, name, help);
+        for target in targets {
+            if let Some(value) = value(target) {
+                family.sample(&[("target", &target.name)], value);
             }
-            (labels, process)
-        })
-    })
-}
-
-/// A number of each process.
-fn of_processes(figure: &Figure, targets: &[TargetStatus], out: &mut String) {
-    let (kind, suffix) = match figure.counter {
-        true => ("counter", "_total"),
-        false => ("gauge", ""),
-    };
-    head(out, figure.name, kind, figure.help);
-    for (labels, process) in processes(targets) {
-        let (name, value) = (figure.name, (figure.value)(process));
-        line(
-            out,
-            format_args!("pagetrail_tier_{name}{suffix}{{{labels}}} {value}"),
-        );
-    }
-}
-
-fn not_moved(targets: &[TargetStatus], out: &mut String) {
-    let help = "Pages that were not moved, by reason.";
-    head(out, "not_moved_pages", "counter", help);
-    for (labels, process) in processes(targets) {
-        for (reason, count) in &process.not_moved {
-            let reason = label(reason);
-            line(
-                out,
-                format_args!(
-                    "pagetrail_tier_not_moved_pages_total{{{labels},reason=\"{reason}\"}} {count}"
-                ),
-            );
         }
     }
 }
 
-fn gauge(out: &mut String, name: &str, help: &str, values: &[(String, f64)]) {
-    head(out, name, "gauge", help);
-    for (labels, value) in values {
-        line(out, format_args!("pagetrail_tier_{name}{labels} {value}"));
+/// Calls `each` with all processes and the labels that name them.
+fn for_each_process<'a>(
+    targets: &'a [TargetStatus],
+    mut each: impl FnMut(&[(&str, &str)], &'a ProcessStatus),
+) {
+    for target in targets {
+        for process in &target.processes {
+            let pid = process.pid.to_string();
+            let mut labels = vec![("target", target.name.as_str()), ("pid", &pid)];
+            labels.extend(process.guest.as_deref().map(|guest| ("guest", guest)));
+            each(&labels, process);
+        }
     }
 }
 
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    line(
-        out,
-        format_args!("# TYPE pagetrail_tier_{name} {kind}\n# HELP pagetrail_tier_{name} {help}"),
-    );
+/// A number of each process.
+fn of_processes(figure: &Figure, targets: &[TargetStatus], families: &mut Families) {
+    let mut family = families.family(figure.kind, figure.name, figure.help);
+    for_each_process(targets, |labels, process| {
+        family.sample(labels, (figure.value)(process));
+    });
 }
 
-fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
-    writeln!(out, "{text}").expect("a String takes all");
-}
-
-/// Text made safe within quotes.
-fn label(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+fn not_moved(targets: &[TargetStatus], families: &mut Families) {
+    let help = "Pages that were not moved, by reason.";
+    let mut family = families.family(Kind::Counter, "not_moved_pages", help);
+    for_each_process(targets, |labels, process| {
+        for (reason, count) in &process.not_moved {
+            family.sample(&[labels, &[("reason", reason)]].concat(), count);
+        }
+    });
 }
 
 #[cfg(test)]

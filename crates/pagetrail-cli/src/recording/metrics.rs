@@ -1,17 +1,18 @@
 //! [`Metrics`]: the counts of a recording as OpenMetrics text, for Prometheus to fetch while it
 //! grows.
 
-use std::fmt::Write as _;
-
 use anyhow::Result;
 use pagetrail_trail::Header;
 
 use crate::exit;
-use pagetrail_endpoint::{Address, Endpoint, OPEN_METRICS};
+use pagetrail_endpoint::{Address, Endpoint, Families, Format, Kind};
 use pagetrail_recorder::Totals;
 
 /// The path that the text is served at.
 const PATH: &str = "/metrics";
+const FORMAT: Format = Format::OpenMetrics;
+/// What the names of all numbers begin with.
+const PREFIX: &str = "pagetrail_record_";
 
 /// Serves counts.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(crate) struct Metrics(Endpoint);
 struct Figure {
     name: &'static str,
     help: &'static str,
-    is_counter: bool,
+    kind: Kind,
     value: fn(&Totals) -> Option<f64>,
 }
 
@@ -29,43 +30,43 @@ const FIGURES: &[Figure] = &[
     Figure {
         name: "rounds",
         help: "Rounds recorded, of the process that has most of them.",
-        is_counter: true,
+        kind: Kind::Counter,
         value: |totals| Some(totals.rounds.into()),
     },
     Figure {
         name: "page_writes",
         help: "Pages written (or accessed, where only accesses are tracked), once per round.",
-        is_counter: true,
+        kind: Kind::Counter,
         value: |totals| Some(totals.page_writes as f64),
     },
     Figure {
         name: "dirty_pages",
         help: "Pages of the last round.",
-        is_counter: false,
+        kind: Kind::Gauge,
         value: |totals| Some(totals.last_pages as f64),
     },
     Figure {
         name: "seconds",
         help: "Length of all rounds, of all processes.",
-        is_counter: true,
+        kind: Kind::Counter,
         value: |totals| Some(totals.duration_ns as f64 / 1e9),
     },
     Figure {
         name: "collect_seconds",
         help: "Time for collecting rounds.",
-        is_counter: true,
+        kind: Kind::Counter,
         value: |totals| Some(totals.collect_ns as f64 / 1e9),
     },
     Figure {
         name: "stopped_seconds",
         help: "Time for which the process was stopped, without attaching.",
-        is_counter: true,
+        kind: Kind::Counter,
         value: |totals| Some(totals.stopped_ns as f64 / 1e9),
     },
     Figure {
         name: "faults",
         help: "Page faults that tracking caused; absent where they are not counted.",
-        is_counter: true,
+        kind: Kind::Counter,
         value: |totals| totals.faults.map(|faults| faults as f64),
     },
 ];
@@ -74,7 +75,8 @@ impl Metrics {
     /// Listens. Until the first round there are no counts.
     pub(crate) fn listen(address: &Address) -> Result<Self> {
         let endpoint = Endpoint::listen(address)?;
-        endpoint.set(PATH, OPEN_METRICS, "# EOF\n".into());
+        let none = Families::new(FORMAT, PREFIX).finish();
+        endpoint.set(PATH, FORMAT.content_type(), none);
         Ok(Self(endpoint))
     }
 
@@ -88,50 +90,25 @@ impl Metrics {
 
     /// Serves these counts from now on.
     pub(crate) fn publish(&self, header: &Header, totals: &Totals) {
-        self.0.set(PATH, OPEN_METRICS, text(header, totals));
+        self.0
+            .set(PATH, FORMAT.content_type(), text(header, totals));
     }
 }
 
 fn text(header: &Header, totals: &Totals) -> String {
-    let mut out = String::new();
-    let labels = format!(
-        "{{pid=\"{}\",technique=\"{}\"}}",
-        header.pid,
-        label(&header.technique)
-    );
-    let page_size = (
-        "page_size_bytes",
-        "Bytes per page.",
-        header.page_size as f64,
-    );
-    put(&mut out, page_size, false, &labels);
+    let mut families = Families::new(FORMAT, PREFIX);
+    let pid = header.pid.to_string();
+    let labels = [("pid", pid.as_str()), ("technique", &header.technique)];
+    families
+        .family(Kind::Gauge, "page_size_bytes", "Bytes per page.")
+        .sample(&labels, header.page_size);
     for figure in FIGURES {
         if let Some(value) = (figure.value)(totals) {
-            let figure_of = (figure.name, figure.help, value);
-            put(&mut out, figure_of, figure.is_counter, &labels);
+            let mut family = families.family(figure.kind, figure.name, figure.help);
+            family.sample(&labels, value);
         }
     }
-    out + "# EOF\n"
-}
-
-fn put(out: &mut String, (name, help, value): (&str, &str, f64), is_counter: bool, labels: &str) {
-    let (kind, suffix) = match is_counter {
-        true => ("counter", "_total"),
-        false => ("gauge", ""),
-    };
-    writeln!(
-        out,
-        "# TYPE pagetrail_record_{name} {kind}\n# HELP pagetrail_record_{name} {help}\n\
-         pagetrail_record_{name}{suffix}{labels} {value}"
-    )
-    .expect("a String takes all");
-}
-
-/// Text made safe within quotes.
-fn label(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
+    families.finish()
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use anyhow::Result;
 use pagetrail_checkpoint::Manifest;
 
 use crate::exit;
-use pagetrail_endpoint::{Address, Endpoint};
+use pagetrail_endpoint::{Address, Endpoint, Families, Format, Kind};
 
-/// Of the text format of Prometheus.
-const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
+/// The one that the node exporter reads from files.
+const FORMAT: Format = Format::Prometheus;
 
 /// The numbers so far, and where they go.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Metrics {
         let address = listen.map(Address::Tcp);
         let endpoint = address.as_ref().map(Endpoint::listen).transpose()?;
         if let Some(endpoint) = &endpoint {
-            endpoint.set("/metrics", CONTENT_TYPE, Totals::default().text());
+            endpoint.set("/metrics", FORMAT.content_type(), Totals::default().text());
             // Port 0 asked for any.
             exit::message(&format!("numbers at http://{}/metrics", endpoint.address()));
         }
@@ -63,7 +63,7 @@ impl Metrics {
             }
         }
         if let Some(endpoint) = &self.endpoint {
-            endpoint.set("/metrics", CONTENT_TYPE, text);
+            endpoint.set("/metrics", FORMAT.content_type(), text);
         }
     }
 }
@@ -132,18 +132,12 @@ impl Totals {
                 seconds(self.last_unix_ns),
             ),
         ];
-        let mut out = String::new();
-        let mut add = |name: String, help: &str, kind: &str, value: f64| {
-            out += &format!(
-                "# HELP pagetrail_{name} {help}\n# TYPE pagetrail_{name} {kind}\npagetrail_{name} {value}\n"
-            );
-        };
-        for (name, help, value) in counters {
-            add(format!("{name}_total"), help, "counter", value);
+        let mut families = Families::new(FORMAT, "pagetrail_");
+        for (kind, figures) in [(Kind::Counter, &counters[..]), (Kind::Gauge, &gauges[..])] {
+            for (name, help, value) in figures {
+                families.family(kind, name, help).sample(&[], value);
+            }
         }
-        for (name, help, value) in gauges {
-            add(name.to_owned(), help, "gauge", value);
-        }
-        out
+        families.finish()
     }
 }
