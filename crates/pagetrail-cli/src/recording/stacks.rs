@@ -50,6 +50,8 @@ impl Sampling {
                 }
                 Some(sampler)
             }
+            // A child that has ended already has nothing to sample.
+            Err(pagetrail_stacks::Error::Gone { .. }) => None,
             Err(error) => {
                 self.say(format!("recording without stacks: {error}"));
                 None
