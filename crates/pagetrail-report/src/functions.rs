@@ -56,7 +56,7 @@ pub(super) fn table(writers: &Writers, style: Style, out: &mut dyn Write) -> io:
     let width = (style.width - 62).clamp(12, 60);
     for function in writers.functions.iter().take(FUNCTIONS_SHOWN) {
         table.add_row([
-            shorten(&words::printable(&function.name), width),
+            name(&function.name, width),
             shorten(&words::printable(&function.module), 22),
             words::rate(function.own as f64 / writers.seconds.max(1e-9)),
             words::percent(share(function.own)),
@@ -81,6 +81,15 @@ pub(super) fn table(writers: &Writers, style: Style, out: &mut dyn Write) -> io:
         writeln!(out, "and {more}; --json lists all, --flamegraph draws all")?;
     }
     Ok(())
+}
+
+/// A function's name, without its parameters where it is too long with them.
+fn name(name: &str, width: usize) -> String {
+    let whole = words::printable(name);
+    match whole.chars().count() <= width {
+        true => whole.into_owned(),
+        false => shorten(words::without_parameters(&whole), width),
+    }
 }
 
 #[cfg(test)]

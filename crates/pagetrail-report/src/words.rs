@@ -153,6 +153,29 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// The name of a function of C++ without its parameters.
+pub fn without_parameters(name: &str) -> &str {
+    let end = name.strip_suffix(" const").unwrap_or(name);
+    let mut depth = 0_u32;
+    for (at, byte) in end.bytes().enumerate().rev() {
+        match (byte, depth) {
+            (b')', _) => depth += 1,
+            // Only what ends with parameters has any.
+            (_, 0) => return name,
+            (b'(', 1) => {
+                let short = &end[..at];
+                // Else they are a part of the name, as those of operator().
+                let is_all =
+                    short.is_empty() || short.ends_with(':') || short.ends_with("operator");
+                return if is_all { name } else { short };
+            }
+            (b'(', _) => depth -= 1,
+            _ => {}
+        }
+    }
+    name
+}
+
 /// Control characters, line and paragraph separators, and those that reverse the direction of
 /// writing (Unicode's `Bidi_Control`).
 fn is_command(c: char) -> bool {
@@ -330,6 +353,28 @@ pub fn notices(trail: &Trail) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_of_a_function_are_left_out() {
+        for (name, short) in [
+            ("f(int)", "f"),
+            ("a::B::c(a::Slot, b::Object<(d)1>) const", "a::B::c"),
+            ("a::operator()(int)", "a::operator()"),
+            (
+                "(anonymous namespace)::f(void (*)(int))",
+                "(anonymous namespace)::f",
+            ),
+            ("a::(anonymous namespace)", "a::(anonymous namespace)"),
+            ("operator()", "operator()"),
+            ("<a as b>::c::{{closure}}", "<a as b>::c::{{closure}}"),
+            ("JS:*step /load.js:3:14", "JS:*step /load.js:3:14"),
+            ("broken)", "broken)"),
+            ("", ""),
+            ("()", "()"),
+        ] {
+            assert_eq!(without_parameters(name), short);
+        }
+    }
 
     #[test]
     fn numbers_keep_their_unit() {
