@@ -40,8 +40,8 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
     write_all(std::slice::from_ref(recording), out)
 }
 
-/// Writes the page of several processes, the first of which is shown until another is chosen. Of
-/// many it has the first and those that wrote most, and says so.
+/// Writes the page of several processes, of which the one that wrote most is shown until another is
+/// chosen. Of many it has the first and those that wrote most, and says so.
 pub(crate) fn write_all(recordings: &[Recording<'_>], out: &mut dyn Write) -> io::Result<()> {
     let shown = most_written(recordings);
     let grid = Grid::of(shown.len());
@@ -49,9 +49,12 @@ pub(crate) fn write_all(recordings: &[Recording<'_>], out: &mut dyn Write) -> io
         .first()
         .map(|recording| &recording.whole.header.command[..]);
     let title = format!("{} - pagetrail", words::command(first.unwrap_or_default()));
+    let writes = |number: &usize| shown[*number].main.analysis.page_writes;
+    // Of several that wrote as much, the first.
+    let most = (0..shown.len()).rev().max_by_key(writes).unwrap_or(0);
     let processes = shown.iter().enumerate();
     let processes: String = processes
-        .map(|(number, recording)| process(recording, number, grid))
+        .map(|(number, recording)| process(recording, number, number == most, grid))
         .collect();
     let scripts = [
         include_str!("html/picker.js"),
@@ -61,7 +64,8 @@ pub(crate) fn write_all(recordings: &[Recording<'_>], out: &mut dyn Write) -> io
         include_str!("html/chart.js"),
     ];
     let page = Page::new(&title).scripts(&scripts);
-    page.write(out, &[&picker(&shown, recordings.len()), &processes])
+    let picker = picker(&shown, most, recordings.len());
+    page.write(out, &[&picker, &processes])
 }
 
 /// How fine heatmaps are.
@@ -99,11 +103,11 @@ fn most_written<'a, 'trail>(recordings: &'a [Recording<'trail>]) -> Vec<&'a Reco
 }
 
 /// What chooses a process; nothing where there is one.
-fn picker(shown: &[&Recording<'_>], all: usize) -> String {
+fn picker(shown: &[&Recording<'_>], most: usize, all: usize) -> String {
     if all < 2 {
         return String::new();
     }
-    let option = |recording: &&Recording<'_>| {
+    let option = |(number, recording): (usize, &&Recording<'_>)| {
         let header = &recording.whole.header;
         let analysis = &recording.main.analysis;
         let text = format!(
@@ -113,12 +117,13 @@ fn picker(shown: &[&Recording<'_>], all: usize) -> String {
             words::plural(analysis.page_writes, "page write")
         );
         format!(
-            "<option value=\"{}\">{}</option>\n",
+            "<option value=\"{}\"{}>{}</option>\n",
             header.pid,
+            if number == most { " selected" } else { "" },
             escape(&text)
         )
     };
-    let options: String = shown.iter().map(option).collect();
+    let options: String = shown.iter().enumerate().map(option).collect();
     let left = match all - shown.len() {
         0 => String::new(),
         left => format!(
@@ -133,14 +138,14 @@ fn picker(shown: &[&Recording<'_>], all: usize) -> String {
 }
 
 /// A process on the page.
-fn process(recording: &Recording<'_>, number: usize, grid: Grid) -> String {
+fn process(recording: &Recording<'_>, number: usize, is_shown: bool, grid: Grid) -> String {
     let trail = recording.whole;
     let mut out = Vec::new();
     fill(
         include_str!("html/process.html"),
         &mut out,
         |name| match name {
-            "hidden" => if number == 0 { "" } else { " hidden" }.into(),
+            "hidden" => if is_shown { "" } else { " hidden" }.into(),
             "number" => number.to_string().into(),
             "command" => escape(&words::command(&trail.header.command))
                 .into_owned()

@@ -367,9 +367,17 @@ for (const map of document.querySelectorAll("section.map")) (() => {
   };
   const shorten = (c, text, room) => {
     if (c.measureText(text).width <= room) return text;
-    const characters = Array.from(text);
-    while (characters.length > 1 && c.measureText("…" + characters.join("")).width > room) characters.shift();
-    return "…" + characters.join("");
+    // Of a name with its address, the name and the end of the address.
+    const [, name, address] = text.match(/^(.*) ([0-9a-f]{7,})$/) ?? [];
+    for (let digits = (address ?? "").length - 1; digits >= 6; digits--) {
+      const short = name + " …" + address.slice(-digits);
+      if (c.measureText(short).width <= room) return short;
+    }
+    // Addresses differ at their end, names at their beginning.
+    const characters = Array.from(text), isAddress = text.startsWith("0x");
+    const cut = () => (isAddress ? "…" + characters.join("") : characters.join("") + "…");
+    while (characters.length > 1 && c.measureText(cut()).width > room) isAddress ? characters.shift() : characters.pop();
+    return cut();
   };
 
   // --- hover --------------------------------------------------------------------------------
