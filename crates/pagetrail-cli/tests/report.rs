@@ -32,6 +32,7 @@ fn recorded(rounds: u32) -> TempDir {
             name: "[heap]".into(),
             permissions: "rw-p".into(),
             untracked: None,
+            shared: None,
             first_round: 0,
             last_round: None,
         }],

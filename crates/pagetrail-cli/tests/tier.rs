@@ -192,6 +192,7 @@ fn recording(path: &Path) {
         name: "[heap]".into(),
         permissions: "rw-p".into(),
         untracked: None,
+        shared: None,
         first_round: 0,
         last_round: None,
     };

@@ -10,7 +10,7 @@ use std::mem;
 
 use pagetrail::{PageSet, Region, UntrackedRegion};
 use pagetrail_stacks::MemoryNames;
-use pagetrail_trail::Mapping;
+use pagetrail_trail::{Mapping, SharedMemory};
 
 /// A mapping and its number in the order of appearance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,8 +81,7 @@ impl Layout {
                 Some(names) => names.name(region),
                 None => &region.name,
             };
-            let same = before
-                .next_if(|known| known.mapping.range == region.range && known.mapping.name == name);
+            let same = before.next_if(|known| is_same(&known.mapping, region, name));
             if let Some(same) = same {
                 self.present.push(same);
                 continue;
@@ -103,6 +102,7 @@ impl Layout {
                 untracked: refused
                     .filter(|refused| !refused.compared)
                     .map(|refused| refused.reason.clone()),
+                shared: shared(region),
                 first_round: round,
                 last_round: None,
             };
@@ -121,6 +121,20 @@ impl Layout {
             .collect();
         changes
     }
+}
+
+/// Whether a mapping is still that region: one of the same name may have taken its place.
+fn is_same(mapping: &Mapping, region: &Region, name: &str) -> bool {
+    mapping.range == region.range && mapping.name == name && mapping.shared == shared(region)
+}
+
+/// What memory a shared mapping shows.
+fn shared(region: &Region) -> Option<SharedMemory> {
+    (region.permissions.shared && region.inode != 0).then_some(SharedMemory {
+        device: region.device,
+        inode: region.inode,
+        offset: region.offset,
+    })
 }
 
 /// One line for all mappings that are tracked by `compare` for the same reason.

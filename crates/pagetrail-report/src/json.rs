@@ -14,6 +14,7 @@ use serde::{Serialize, Serializer};
 
 use self::overhead::{OverheadSummary, OverheadView};
 use super::processes::ProcessRow;
+use super::shared::SharedPages;
 use super::writers::Writers;
 use super::{Recording, words};
 
@@ -61,6 +62,7 @@ pub(crate) fn write(recording: &Recording<'_>, out: &mut dyn Write) -> io::Resul
         writers: recording.writers.map(writers),
         processes: recording.processes,
         short_lived_processes: recording.short_lives,
+        shared_memory: recording.shared,
     };
     serde_json::to_writer(&mut *out, &document)?;
     out.write_all(b"\n")
@@ -100,6 +102,9 @@ struct Document<'a, R: Serialize, M: Serialize> {
     /// Processes that began and ended between two rounds, so that nothing of them is recorded.
     #[serde(skip_serializing_if = "is_none")]
     short_lived_processes: u64,
+    /// Memory that several processes wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared_memory: Option<SharedPages>,
 }
 
 fn is_none(count: &u64) -> bool {

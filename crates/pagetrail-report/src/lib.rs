@@ -32,6 +32,7 @@ mod png;
 mod pprof;
 pub mod private;
 pub mod processes;
+pub mod shared;
 pub mod sheet;
 pub mod size;
 mod terminal;
@@ -44,6 +45,7 @@ pub mod writers;
 pub use terminal::Style;
 
 use processes::{ProcessRow, Processes};
+use shared::SharedPages;
 use writers::Writers;
 
 /// The forms of a report.
@@ -138,6 +140,7 @@ pub fn write_process(
         writers,
         processes: &processes.rows,
         short_lives: processes.short_lives,
+        shared: processes.shared,
         ..Recording::of(trail)
     };
     match format {
@@ -164,6 +167,8 @@ pub(crate) struct Recording<'a> {
     pub(crate) processes: &'a [ProcessRow],
     /// Processes of which nothing is recorded.
     pub(crate) short_lives: u64,
+    /// Memory that several processes wrote.
+    pub(crate) shared: Option<SharedPages>,
 }
 
 /// The rounds of one kind.
@@ -198,6 +203,7 @@ impl<'a> Recording<'a> {
                 writers: None,
                 processes: &[],
                 short_lives: 0,
+                shared: None,
             },
             (_, accesses) => Self {
                 whole,
@@ -213,6 +219,7 @@ impl<'a> Recording<'a> {
                 writers: None,
                 processes: &[],
                 short_lives: 0,
+                shared: None,
             },
         }
     }

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use pagetrail_trail::{Analysis, End, Event, Origin, ProcessTrail, Trail, TreeTrail};
 use serde::Serialize;
 
+use crate::shared::SharedPages;
 use crate::sheet::{Sheet, write_sheet};
 use crate::words;
 
@@ -23,6 +24,8 @@ pub struct Processes {
     pub rows: Vec<ProcessRow>,
     /// How many others began and ended between two rounds, so that nothing of them is recorded.
     pub short_lives: u64,
+    /// Memory that several of them wrote.
+    pub shared: Option<SharedPages>,
 }
 
 /// One process of a recording, with its totals.
@@ -113,7 +116,23 @@ impl Processes {
                 .map(|(number, process)| ProcessRow::of(number, process))
                 .collect(),
             short_lives: tree.short_lives,
+            shared: SharedPages::of(tree),
         }
+    }
+
+    /// Writes a line about memory that several processes wrote, if there is any.
+    pub fn write_shared(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Some(shared) = &self.shared else {
+            return Ok(());
+        };
+        let bytes = |pages: u64| words::bytes(pages as f64 * shared.page_size as f64);
+        writeln!(
+            out,
+            "{} processes share memory and wrote {} of it; counted in each, it is {} of the distinct",
+            words::count(shared.processes as u64),
+            bytes(shared.distinct_pages),
+            bytes(shared.distinct_pages_of_each),
+        )
     }
 
     /// Writes a line about processes of which nothing is recorded, if there are any.

@@ -34,6 +34,7 @@ pub fn mapping(range: PageRange, name: &str, first_round: u32) -> Mapping {
         name: name.into(),
         permissions: "rw-p".into(),
         untracked: None,
+        shared: None,
         first_round,
         last_round: None,
     }

@@ -40,6 +40,7 @@ fn trail(mapped: u64, rounds: usize) -> Trail {
             name: "[heap]".into(),
             permissions: "rw-p".into(),
             untracked: None,
+            shared: None,
             first_round: 0,
             last_round: None,
         }],

@@ -14,7 +14,7 @@ pub fn is_trail(first_bytes: &[u8]) -> bool {
 /// Version of the format that is written, and the only major version that is read.
 pub(crate) const MAJOR: u16 = 1;
 /// A later minor version adds record types, event kinds, and fields at the end of payloads.
-pub(crate) const MINOR: u16 = 5;
+pub(crate) const MINOR: u16 = 6;
 /// The first minor version in which a round has an access kind.
 pub(crate) const MINOR_ACCESS_KIND: u16 = 1;
 /// The first minor version in which a round has the pages that were predicted dirty.
@@ -29,6 +29,8 @@ pub(crate) const MINOR_PROCESSES: u16 = 4;
 pub(crate) const MINOR_OVERHEAD: u16 = 5;
 /// The first minor version in which a process has what it inherited, and short lives are counted.
 pub(crate) const MINOR_INHERITED: u16 = 5;
+/// The first minor version in which a shared mapping says what memory it shows.
+pub(crate) const MINOR_SHARED: u16 = 6;
 
 /// Length of signature, version and their checksum.
 pub(crate) const PROLOGUE_BYTES: usize = 16;

@@ -245,6 +245,7 @@ mod tests {
                     name: String::new(),
                     permissions: String::new(),
                     untracked: None,
+                    shared: None,
                     first_round: index,
                     last_round: Some(index + 5),
                 })

@@ -28,7 +28,9 @@ pub use analysis::Analysis;
 pub use error::{ReadError, WriteError};
 pub use format::is_trail;
 pub use heatmap::Heatmap;
-pub use model::{End, Event, Header, Mapping, Overhead, Predicted, Round, SubpageWrites, Trail};
+pub use model::{
+    End, Event, Header, Mapping, Overhead, Predicted, Round, SharedMemory, SubpageWrites, Trail,
+};
 pub use overhead::OverheadCounts;
 pub use parts::{Part, for_each_part};
 pub use reader::{Reader, Record};

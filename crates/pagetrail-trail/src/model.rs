@@ -41,10 +41,24 @@ pub struct Mapping {
     pub permissions: String,
     /// The reason for which the mapping is not tracked; `None` for a tracked mapping.
     pub untracked: Option<String>,
+    /// What memory a shared mapping shows; `None` for a private one, and where it is not recorded.
+    pub shared: Option<SharedMemory>,
     /// The first round that covers it.
     pub first_round: u32,
     /// The last round that covers it; `None` while it exists.
     pub last_round: Option<u32>,
+}
+
+/// The memory that a shared mapping (`MAP_SHARED`) shows, the same in every process that maps it:
+/// a file, or one that the kernel made for anonymous memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SharedMemory {
+    /// Major and minor number of the file's device.
+    pub device: (u32, u32),
+    /// Inode of the file.
+    pub inode: u64,
+    /// Offset of the mapping's first byte in the file.
+    pub offset: u64,
 }
 
 /// Something that happened to the tracked process within a round.

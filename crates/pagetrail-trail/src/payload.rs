@@ -13,7 +13,7 @@ mod stacks;
 pub(crate) use processes::{put_of_process, put_process, put_process_ended, put_short_lives};
 pub(crate) use stacks::{Counts, put_stacks};
 
-use crate::{End, Event, Header, Mapping, Predicted, Round, SubpageWrites, format};
+use crate::{End, Event, Header, Mapping, Predicted, Round, SharedMemory, SubpageWrites, format};
 
 /// Longer strings are cut when they are written and refused when they are read.
 pub(crate) const STRING_BYTES_MAX: usize = 1 << 16;
@@ -62,6 +62,13 @@ pub(crate) fn put_mapping(out: &mut Vec<u8>, mapping: &Mapping) {
     out.push(mapping.untracked.is_some().into());
     if let Some(why) = &mapping.untracked {
         put_string(out, why);
+    }
+    out.push(mapping.shared.is_some().into());
+    if let Some(shared) = &mapping.shared {
+        put_number(out, shared.device.0.into());
+        put_number(out, shared.device.1.into());
+        put_number(out, shared.inode);
+        put_number(out, shared.offset);
     }
 }
 
@@ -275,6 +282,14 @@ impl<'a> Decoder<'a> {
                 Some(self.string()?)
             } else {
                 None
+            },
+            shared: match self.minor >= format::MINOR_SHARED && self.flag()? {
+                true => Some(SharedMemory {
+                    device: (self.number_u32()?, self.number_u32()?),
+                    inode: self.number()?,
+                    offset: self.number()?,
+                }),
+                false => None,
             },
             first_round,
             last_round,

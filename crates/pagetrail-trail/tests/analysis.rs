@@ -20,6 +20,7 @@ fn mapping(range: PageRange, first_round: u32, last_round: Option<u32>) -> Mappi
         name: String::new(),
         permissions: "rw-p".into(),
         untracked: None,
+        shared: None,
         first_round,
         last_round,
     }

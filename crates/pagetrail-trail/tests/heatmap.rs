@@ -24,6 +24,7 @@ fn trail(mappings: &[PageRange], written: Vec<PageSet>) -> Trail {
         name: String::new(),
         permissions: "rw-p".into(),
         untracked: None,
+        shared: None,
         first_round: 0,
         last_round: None,
     });

@@ -8,8 +8,8 @@
 
 use pagetrail::{AccessKind, PageRange, PageSet};
 use pagetrail_trail::{
-    Attribution, End, Event, Frame, Header, Mapping, Module, Overhead, Predicted, Round, Stack,
-    StackTable, StackWrites, SubpageWrites, Thread, Trail, Writer,
+    Attribution, End, Event, Frame, Header, Mapping, Module, Overhead, Predicted, Round,
+    SharedMemory, Stack, StackTable, StackWrites, SubpageWrites, Thread, Trail, Writer,
 };
 
 /// A number from the environment, so that a run can be longer or be repeated.
@@ -203,6 +203,11 @@ fn mapping(random: &mut fastrand::Rng) -> Mapping {
         name: text(random),
         permissions: text(random),
         untracked: random.bool().then(|| text(random)),
+        shared: random.bool().then(|| SharedMemory {
+            device: (random.u32(..), random.u32(..)),
+            inode: number(random),
+            offset: number(random),
+        }),
         first_round: random.u32(..) >> random.u32(0..32),
         last_round: random.bool().then(|| random.u32(..)),
     }
@@ -256,6 +261,7 @@ fn small_with(has_stacks: bool) -> Written {
                 name: "[heap]".into(),
                 permissions: "rw-p".into(),
                 untracked: None,
+                shared: None,
                 first_round: 0,
                 last_round: Some(1),
             },
@@ -264,6 +270,7 @@ fn small_with(has_stacks: bool) -> Written {
                 name: String::new(),
                 permissions: "rw-s".into(),
                 untracked: Some("has its own userfaultfd".into()),
+                shared: None,
                 first_round: 1,
                 last_round: None,
             },

@@ -202,12 +202,22 @@ fn overview(
         };
     }
     processes::write_table(&processes.rows, out)?;
+    processes.write_shared(out)?;
     processes.write_short_lives(out)?;
-    writeln!(
-        out,
-        "\nprocess {}, the first; --process PID reports on another\n",
-        trail.header.pid
-    )
+    let first = trail.header.pid;
+    let most = processes.rows.iter().max_by_key(|row| row.page_writes);
+    match most.filter(|row| row.number != 0 && row.page_writes > 0) {
+        Some(row) => writeln!(
+            out,
+            "\nprocess {first}, the first; {} wrote most: --process {} reports on it\n",
+            words::printable(row.name()),
+            row.pid
+        ),
+        None => writeln!(
+            out,
+            "\nprocess {first}, the first; --process PID reports on another\n"
+        ),
+    }
 }
 
 /// The picture files of `report` and `record`, opened before there is anything to write.
