@@ -6,6 +6,7 @@
 //! so that a busy machine is busy for both.
 
 mod fleet;
+mod live;
 mod sampling;
 mod screen;
 mod short;
@@ -70,6 +71,7 @@ pub fn bench(repo: &Repo, asked: &[String]) -> Result<()> {
         "short_lives": short::measure(&bench)?,
         "sampling": sampling::measure(&bench)?,
         "fleet": fleet::measure(&bench)?,
+        "live_view": live::measure(&bench)?,
         "load_average_after": load()?,
     });
     if !is_kept {
