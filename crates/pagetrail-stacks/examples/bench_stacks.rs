@@ -1,9 +1,9 @@
 //! What sampling adds to a tracked program: the same work, tracked only and tracked with stacks, in
 //! turns on one machine.
 //!
-//! `cargo run --release -p pagetrail-stacks --example bench_stacks [RUNS [WORKLOAD]]`. The program is this
-//! one, started again; it says how much processor time its work took, which other programs on the
-//! machine disturb less than the time that passes. Each row is the median of the ratios of
+//! `cargo run --release -p pagetrail-stacks --example bench_stacks [RUNS [WORKLOAD]]`. The program
+//! is this one, started again; it says how much processor time its work took, which other programs
+//! on the machine disturb less than the time that passes. Each row is the median of the ratios of
 //! neighbouring runs.
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 

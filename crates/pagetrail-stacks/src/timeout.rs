@@ -28,9 +28,9 @@ static CHANGED: Condvar = Condvar::new();
 /// Threads that read files of a directory.
 #[derive(Clone, Copy, Default)]
 struct Threads {
-    /// Those whose result is awaited.
+    /// Threads whose result is awaited.
     reading: usize,
-    /// Those that took too long, and still wait.
+    /// Threads that took too long, and still wait.
     abandoned: usize,
 }
 
