@@ -16,8 +16,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-/// How many blocks are ready, at both ends of the channel each: 2 MiB of blocks of 64 KiB, or single
-/// pages where an earlier process needed no more.
+/// How many blocks are ready, at both ends of the channel each: 2 MiB of blocks of 64 KiB, or
+/// single pages where an earlier process needed no more.
 const READY_MOST: usize = 32;
 
 /// A block of the image.

@@ -2,8 +2,8 @@
 //! meanwhile.
 //!
 //! A fault brings the page, or the whole block around it where more of it will be needed (see
-//! [`Spread`]), and comes before what nobody waits for: blocks that another thread unpacks ahead, in
-//! the order in which an earlier process needed them, and then from where the last fault was.
+//! [`Spread`]), and comes before what nobody waits for: blocks that another thread unpacks ahead,
+//! in the order in which an earlier process needed them, and then from where the last fault was.
 //!
 //! What the program does to memory that it lacks is done to what it lacks: [`Lacking`] is moved and
 //! forgotten with it, and a child lacks what its parent lacked. While such a message is on its way,
@@ -120,6 +120,8 @@ impl Pager {
     /// children that lack pages, have ended then.
     pub fn finish(mut self) -> Result<Given> {
         let began = Instant::now();
+        let progress = self.image.progress();
+        progress.begin("giving pages", self.lacking_at_first);
         // Without an order, another thread would take processor time and be waited for.
         if self.image.first_touches().is_some() {
             // All that is lacked is where it was in the image.
@@ -378,8 +380,8 @@ impl Pager {
         Ok(Brought::All)
     }
 
-    /// Brings the page at an address of the image, for which a thread waits, and what will be needed
-    /// besides.
+    /// Brings the page at an address of the image, for which a thread waits, and what will be
+    /// needed besides.
     fn bring_on_fault(&mut self, index: usize, piece: Piece, from: u64) -> Result<Brought> {
         let given = self.given.pages * page_size();
         let left = self.lacking_at_first.saturating_sub(given);

@@ -85,8 +85,8 @@ impl Dumps {
     }
 
     /// Takes the dump that comes over a connection and adds to it before it is published. CRIU
-    /// hears that the pages are here ([`Dump::pages`]); then `finish` waits until it has ended, adds
-    /// its image files, and says how long the processes stood still.
+    /// hears that the pages are here ([`Dump::pages`]); then `finish` waits until it has ended,
+    /// adds its image files, and says how long the processes stood still.
     ///
     /// # Errors
     ///

@@ -10,6 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use pagetrail_checkpoint::{Compression, Label, Mode, Retention, Store, WriterOptions};
 
 use crate::args::{TechniqueChoice, duration, technique_parser};
+use crate::session::waiting::ProgressArgs;
 use crate::session::{find, pace};
 
 /// The subcommands about checkpoints.
@@ -92,7 +93,7 @@ pub(crate) enum CheckpointCommand {
     /// It says which checkpoints that costs. That the newest was removed it cannot know: nothing
     /// names it.
     #[command(after_help = "Examples:\n  pagetrail verify saved")]
-    Verify(LogArgs),
+    Verify(VerifyArgs),
     /// Remove checkpoints of a store: all that no rule keeps
     ///
     /// Each rule keeps some, and what one keeps stays; the newest stays in any case, and so do
@@ -268,6 +269,8 @@ pub(crate) struct TakeArgs {
     /// Write a JSON document to standard output for each checkpoint, a line each
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) progress: ProgressArgs,
 }
 
 impl TakeArgs {
@@ -352,6 +355,15 @@ pub(crate) struct LogArgs {
     pub(crate) json: bool,
 }
 
+/// Arguments of `verify`.
+#[derive(Args, Debug)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    pub(crate) of: LogArgs,
+    #[command(flatten)]
+    pub(crate) progress: ProgressArgs,
+}
+
 /// Arguments of `show`.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
@@ -422,6 +434,8 @@ pub(crate) struct PruneArgs {
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) progress: ProgressArgs,
 }
 
 /// Which checkpoints stay.
@@ -517,6 +531,8 @@ pub(crate) struct SquashArgs {
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) progress: ProgressArgs,
 }
 
 /// Arguments of `export`.
@@ -550,6 +566,8 @@ pub(crate) struct ExportArgs {
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) progress: ProgressArgs,
 }
 
 /// Arguments of `rewind`.

@@ -8,10 +8,12 @@ use anyhow::Result;
 use pagetrail_checkpoint::{Error, Image, Manifest, Pruned, Retention, Store, spans};
 use pagetrail_report::words;
 
-use super::args::{DiffArgs, LogArgs, PruneArgs, RepairArgs, ShowArgs, SquashArgs, Which};
+use super::args::{
+    DiffArgs, LogArgs, PruneArgs, RepairArgs, ShowArgs, SquashArgs, VerifyArgs, Which,
+};
 use super::{json, open, open_writer, plain, text, tree, writer};
 use crate::exit;
-use crate::session::waiting::Waiting;
+use crate::session::waiting::{ProgressArgs, Waiting};
 
 /// Runs `log`.
 pub(super) fn log(args: &LogArgs) -> Result<ExitCode> {
@@ -92,7 +94,8 @@ pub(super) fn diff(args: &DiffArgs) -> Result<ExitCode> {
 }
 
 /// Runs `verify`.
-pub(super) fn verify(args: &LogArgs) -> Result<ExitCode> {
+pub(super) fn verify(args: &VerifyArgs) -> Result<ExitCode> {
+    let VerifyArgs { of: args, progress } = args;
     if let Some(store) = tree::at(&args.store)? {
         return tree::verify(&store, args);
     }
@@ -105,7 +108,7 @@ pub(super) fn verify(args: &LogArgs) -> Result<ExitCode> {
         }
         outcome => outcome?,
     };
-    let waiting = Waiting::during("verifying the store");
+    let waiting = Waiting::on("verifying the store", store.progress(), *progress);
     let found = store.verify().map_err(plain)?;
     drop(waiting);
     if args.json {
@@ -157,7 +160,8 @@ pub(super) fn prune(args: &PruneArgs) -> Result<ExitCode> {
         return prunable(args, &rule);
     }
     let mut writer = writer(&args.store, &args.writing, false)?;
-    let waiting = Waiting::during("verifying and pruning the store");
+    let progress = writer.store().progress();
+    let waiting = Waiting::on("verifying and pruning the store", progress, args.progress);
     let pruned = writer.prune_verified(&rule).map_err(plain)?;
     drop(waiting);
     tell(&pruned, args.json)
@@ -166,7 +170,7 @@ pub(super) fn prune(args: &PruneArgs) -> Result<ExitCode> {
 /// Says what `prune` would remove.
 fn prunable(args: &PruneArgs, rule: &Retention) -> Result<ExitCode> {
     let store = open(&args.store, &args.writing.key)?;
-    let waiting = Waiting::during("verifying the store");
+    let waiting = Waiting::on("verifying the store", store.progress(), args.progress);
     let going = store.prunable(rule).map_err(plain)?;
     drop(waiting);
     text::print(&match args.json {
@@ -184,7 +188,8 @@ fn prunable(args: &PruneArgs, rule: &Retention) -> Result<ExitCode> {
 /// Runs `squash`.
 pub(super) fn squash(args: &SquashArgs) -> Result<ExitCode> {
     let mut writer = writer(&args.store, &args.writing, false)?;
-    let waiting = Waiting::during("merging checkpoints");
+    let progress = writer.store().progress();
+    let waiting = Waiting::on("merging checkpoints", progress, args.progress);
     let first = args.first.number(writer.store()).map_err(plain)?;
     let last = args.last.number(writer.store()).map_err(plain)?;
     let pruned = writer.squash(first, last).map_err(plain)?;
@@ -196,7 +201,8 @@ pub(super) fn squash(args: &SquashArgs) -> Result<ExitCode> {
 pub(super) fn repair(args: &RepairArgs) -> Result<ExitCode> {
     // It says itself what is damaged.
     let mut writer = open_writer(&args.store, &args.writing, false)?;
-    let waiting = Waiting::during("repairing the store");
+    let progress = writer.store().progress();
+    let waiting = Waiting::on("repairing the store", progress, ProgressArgs::default());
     let repaired = writer.repair().map_err(plain)?;
     drop(waiting);
     if args.json {

@@ -30,7 +30,11 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
             make_room(path)?;
         }
     }
-    let waiting = Waiting::during("writing the contents");
+    let forms = [&args.core, &args.raw, &args.criu];
+    let forms = forms.into_iter().flatten().count() as u64;
+    let progress = image.progress();
+    progress.begin("writing pages", forms * image.pages().bytes());
+    let waiting = Waiting::on("writing the contents", progress, args.progress);
     if let Some(path) = &args.core {
         image.export_core(path).map_err(exists)?;
     }

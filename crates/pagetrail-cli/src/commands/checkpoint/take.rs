@@ -21,6 +21,7 @@ use crate::session::guest;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::start;
+use crate::session::waiting::Waiting;
 
 /// How soon a signal is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(100);
@@ -153,7 +154,14 @@ struct Session<'a> {
 impl Session<'_> {
     /// Takes a checkpoint, and tells about it.
     fn take(&mut self, writer: &mut Writer) -> Result<Manifest> {
+        // A program that was started here has the terminal.
+        let is_shown = !self.is_program || self.args.progress.progress;
+        let waiting = is_shown.then(|| {
+            let progress = writer.store().progress();
+            Waiting::on("saving the process", progress, self.args.progress)
+        });
         let taken = self.process.checkpoint(writer);
+        drop(waiting);
         self.metrics.count(taken.as_ref().ok());
         let manifest = taken.map_err(plain)?;
         if self.was_restored {

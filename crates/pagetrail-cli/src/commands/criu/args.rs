@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::commands::checkpoint::args::{KeyArgs, Which};
 use crate::commands::restore::args::OwnRestoreArgs;
+use crate::session::waiting::ProgressArgs;
 
 /// Arguments of `restore`.
 #[derive(Args, Debug)]
@@ -42,4 +43,6 @@ pub(crate) struct RestoreArgs {
     /// Write one JSON document to standard output
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) progress: ProgressArgs,
 }

@@ -14,6 +14,7 @@ use super::{copies, first, with_cure};
 use crate::commands::checkpoint::chain::image;
 use crate::commands::checkpoint::{open, text};
 use crate::session::signals::{Addressee, Signals};
+use crate::session::waiting::Waiting;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &RestoreArgs) -> Result<ExitCode> {
@@ -44,7 +45,10 @@ fn one(args: &RestoreArgs) -> Result<ExitCode> {
     let store = open(&args.store, &args.key)?;
     let image = image(&store, args.at.as_ref())?;
     let number = image.manifest().number;
+    let waiting = || Waiting::on("starting the processes", store.progress(), args.progress);
+    let started = waiting();
     let restored = start(args, &store, image)?;
+    drop(started);
     let (pid, written, running) = (restored.pid(), restored.written(), restored.running());
     if !args.json {
         let rest = match written.lazy_pages {
@@ -59,7 +63,9 @@ fn one(args: &RestoreArgs) -> Result<ExitCode> {
             words::time(running.as_nanos() as f64)
         ))?;
     }
+    let finishing = args.lazy.then(waiting);
     let given = restored.finish().map_err(with_cure)?;
+    drop(finishing);
     if args.json {
         let running_ns = running.as_nanos() as u64;
         text::print(&document(number, pid, written, running_ns, given).to_string())?;

@@ -16,6 +16,7 @@ use crate::commands::checkpoint::{json, plain, text, writer};
 use crate::exit;
 use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
+use crate::session::waiting::Waiting;
 
 /// How soon a signal is noticed.
 const SIGNAL_POLL: Duration = Duration::from_millis(100);
@@ -53,7 +54,11 @@ pub(crate) fn run(args: &TakeArgs) -> Result<ExitCode> {
         if taken > 0 && Target::process(pid).is_err() {
             return Ok(ExitCode::SUCCESS);
         }
-        let (manifest, untracked) = chain.take(&mut dumps).map_err(plain)?;
+        let progress = dumps.writer().store().progress();
+        let waiting = Waiting::on("saving the processes", progress, args.progress);
+        let outcome = chain.take(&mut dumps);
+        drop(waiting);
+        let (manifest, untracked) = outcome.map_err(plain)?;
         if let Some(error) = untracked {
             let error = plain(error);
             exit::message(&format!(

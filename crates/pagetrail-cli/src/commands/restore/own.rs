@@ -1,10 +1,11 @@
 //! A process started anew without CRIU, by `pagetrail-restore`.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use pagetrail::Ended;
-use pagetrail_checkpoint::Image;
+use pagetrail_checkpoint::{Image, Progress};
 use pagetrail_criu::lineage;
 use pagetrail_report::words;
 use pagetrail_restore::{
@@ -20,6 +21,7 @@ use crate::commands::checkpoint::text;
 use crate::commands::criu::args::RestoreArgs;
 use crate::exit;
 use crate::session::signals::{Addressee, Signals};
+use crate::session::waiting::Waiting;
 
 /// Starts the process of an image.
 pub(super) fn run(args: &RestoreArgs, mut image: Image) -> Result<ExitCode> {
@@ -60,18 +62,25 @@ pub(super) fn run(args: &RestoreArgs, mut image: Image) -> Result<ExitCode> {
         true => Some(Signals::take(Addressee::Us).context("cannot handle signals")?),
         false => None,
     };
-    let (restored, pager) = match args.lazy && is_lazy_possible(number)? {
+    let is_lazy = args.lazy && is_lazy_possible(number)?;
+    let progress = Arc::clone(image.progress());
+    if !is_lazy {
+        progress.begin("reading pages", image.pages().bytes());
+    }
+    let starting = Waiting::on("starting the process", &progress, args.progress);
+    let (restored, pager) = match is_lazy {
         true => {
             let (restored, pager) = restore_lazily(image, &options).map_err(plain)?;
             (restored, Some(pager))
         }
         false => (restore(&mut image, &options).map_err(plain)?, None),
     };
+    drop(starting);
     lineage::note(restored.pid, number, id);
     for lost in &restored.lost {
         exit::message(lost);
     }
-    tell(args, number, &restored, pager)?;
+    tell(args, number, &restored, pager, &progress)?;
     match args.wait {
         true => Ok(exit::of_program(end_of(restored.pid)?)),
         false => Ok(ExitCode::SUCCESS),
@@ -92,7 +101,13 @@ fn is_lazy_possible(number: u64) -> Result<bool> {
 }
 
 /// Says what runs; with a pager, also when the program has all its pages.
-fn tell(args: &RestoreArgs, number: u64, restored: &Restored, pager: Option<Pager>) -> Result<()> {
+fn tell(
+    args: &RestoreArgs,
+    number: u64,
+    restored: &Restored,
+    pager: Option<Pager>,
+    progress: &Arc<Progress>,
+) -> Result<()> {
     let pid = restored.pid;
     let lacking = pager.as_ref().map_or(0, Pager::lacking_pages);
     let say = |line: &str| match args.wait {
@@ -119,10 +134,14 @@ fn tell(args: &RestoreArgs, number: u64, restored: &Restored, pager: Option<Page
             words::plural(restored.pages, "page"),
         ));
     }
+    // A program in the foreground has the terminal.
+    let is_shown = pager.is_some() && (!args.wait || args.progress.progress);
+    let waiting = is_shown.then(|| Waiting::on("giving pages", progress, args.progress));
     let given = match pager {
         Some(pager) => Some(pager.finish().map_err(plain)?),
         None => None,
     };
+    drop(waiting);
     // The program has its pages all the same.
     said?;
     if args.json {
