@@ -15,7 +15,7 @@ use pagetrail_guest::WriteSet;
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Describes the memory to be kept; made by [`Checkpointer::builder`].
 #[derive(Debug)]
@@ -262,6 +262,11 @@ impl Checkpointer {
         self.written.technique_name()
     }
 
+    /// Whether there is a region of this name: described, or had by the store.
+    pub fn has_region(&self, name: &str) -> bool {
+        self.regions.iter().any(|region| region.name == name)
+    }
+
     /// A region's memory.
     ///
     /// # Panics
@@ -487,6 +492,19 @@ impl Completion {
             Ok(outcome) => Ok(outcome),
             Err(mpsc::TryRecvError::Empty) => Err(self),
             Err(mpsc::TryRecvError::Disconnected) => Ok(self.wait()),
+        }
+    }
+
+    /// How it ended, as soon as it has; the completion, if it has not after so long.
+    ///
+    /// # Errors
+    ///
+    /// The completion: it is still on its way.
+    pub fn ended_within(self, timeout: Duration) -> Result<Result<Manifest>, Self> {
+        match self.0.recv_timeout(timeout) {
+            Ok(outcome) => Ok(outcome),
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(self),
+            Err(mpsc::RecvTimeoutError::Disconnected) => Ok(self.wait()),
         }
     }
 }
