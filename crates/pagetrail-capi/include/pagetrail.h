@@ -23,6 +23,9 @@
  * Two promises hold for every technique. A write that completes before pagetrail_watch_collect() returns appears in that
  * round or the next; there may be false positives, never false negatives. A round that is not committed comes back.
  *
+ * Checkpoints: pagetrail_checkpointer_start() makes regions of memory that survive the program, pagetrail_snapshot_take()
+ * reads memory as it was while the program goes on writing to it, pagetrail_restore() starts a process anew.
+ *
  * Units stand last in names: _ns nanoseconds, _ms milliseconds, _bytes. Addresses and ranges are in bytes; tracked and
  * written ranges are whole pages of pagetrail_page_size() bytes.
  *
@@ -37,6 +40,7 @@
  * Memory: the library allocates from a heap of its own, not by malloc, so that tracking the heap of malloc does not track
  * the tracker. When the own process is tracked, nothing from pagetrail_watch_collect() to pagetrail_round_commit() calls
  * malloc: these functions may be called while all other threads are stopped, unless one is stopped inside this library.
+ * Functions on checkpoints start threads and open files, which is not for such a moment.
  */
 
 
@@ -89,6 +93,32 @@
  * round that ends before the data arrives would miss it.
  */
 #define PAGETRAIL_OPTION_REPORT_AGAIN 16
+
+/**
+ * The process has another PID than it had, which takes no privilege.
+ */
+#define PAGETRAIL_RESTORE_ANY_PID 1
+
+/**
+ * Terminals and pipes that were standard input, output and error become /dev/null, instead of
+ * those of the caller.
+ */
+#define PAGETRAIL_RESTORE_NULL_STDIO 2
+
+/**
+ * Other descriptors whose file, terminal or pipe is not there any more become /dev/null.
+ */
+#define PAGETRAIL_RESTORE_NULL_MISSING 4
+
+/**
+ * Restore also where files that the program had open or mapped have changed since.
+ */
+#define PAGETRAIL_RESTORE_CHANGED_FILES 8
+
+/**
+ * The process stays in the caller's session and process group.
+ */
+#define PAGETRAIL_RESTORE_FOREGROUND 16
 
 /**
  * What became of a call. 0 is success; numbers are never given a new meaning, new ones may come.
@@ -163,7 +193,22 @@ typedef enum {
      * A bug in the library: it panicked. The watch concerned can only be freed.
      */
     PAGETRAIL_STATUS_PANICKED = 16,
+    /**
+     * A store of checkpoints is damaged, in use by another process, not there, or fails.
+     */
+    PAGETRAIL_STATUS_STORE = 17,
+    /**
+     * What is asked for cannot be done with this memory, checkpoint or process, for the reason
+     * that the text gives.
+     */
+    PAGETRAIL_STATUS_REFUSED = 18,
 } pagetrail_status;
+
+/**
+ * Regions of memory that survive the program. Each call locks it: a call while another thread is
+ * inside one gets PAGETRAIL_STATUS_BUSY.
+ */
+typedef struct pagetrail_checkpointer pagetrail_checkpointer;
 
 /**
  * A round of a watch: the pages written since the last committed round. It belongs to its watch.
@@ -175,6 +220,12 @@ typedef struct pagetrail_round pagetrail_round;
  * turns.
  */
 typedef struct pagetrail_set pagetrail_set;
+
+/**
+ * What memory held at one instant. Each call locks it: a call while another thread is inside one
+ * gets PAGETRAIL_STATUS_BUSY.
+ */
+typedef struct pagetrail_snapshot pagetrail_snapshot;
 
 /**
  * A watch on one target. Each call locks it: a call while another thread is inside one gets
@@ -501,6 +552,77 @@ typedef struct {
      */
     uint64_t alias_bytes;
 } pagetrail_subpages_info;
+
+/**
+ * Memory that a checkpointer keeps.
+ */
+typedef struct {
+    /**
+     * Its name, in UTF-8, by which it is found again.
+     */
+    const char *name;
+    /**
+     * Its length in bytes. It may have grown since the last time.
+     */
+    size_t bytes;
+} pagetrail_region;
+
+/**
+ * What a checkpointer keeps, and where. Begin with `pagetrail_checkpointer_options options =
+ * {0};`, and pass sizeof(options) with it.
+ */
+typedef struct {
+    /**
+     * The store: a directory. Only read by the call.
+     */
+    const char *store;
+    /**
+     * The regions. Only read by the call.
+     */
+    const pagetrail_region *regions;
+    /**
+     * How many regions there are.
+     */
+    size_t region_count;
+    /**
+     * How writes are noticed: PAGETRAIL_TECHNIQUE_*.
+     */
+    pagetrail_technique technique;
+    /**
+     * Zero.
+     */
+    uint32_t flags;
+} pagetrail_checkpointer_options;
+
+/**
+ * A process that was started anew.
+ */
+typedef struct {
+    /**
+     * The number of the checkpoint.
+     */
+    uint64_t number;
+    /**
+     * How many pages were written.
+     */
+    uint64_t pages;
+    /**
+     * How long it took until it ran, in nanoseconds.
+     */
+    uint64_t elapsed_ns;
+    /**
+     * Its PID.
+     */
+    uint32_t pid;
+    /**
+     * How many threads it has.
+     */
+    uint32_t threads;
+    /**
+     * What it lacks of what it had; "" if nothing.
+     */
+    char lost[PAGETRAIL_TEXT_BYTES];
+} pagetrail_restored;
 
 /**
  * The cheapest technique that works here for the target.
@@ -1076,6 +1198,174 @@ uint64_t pagetrail_set_bytes(const pagetrail_set *set);
  * until the set is changed or freed. `count`: gets how many there are.
  */
 pagetrail_status pagetrail_set_ranges(const pagetrail_set *set, const pagetrail_range **ranges, size_t *count);
+
+/**
+ * Opens a store and makes regions of memory with the contents of its newest checkpoint, or zeros
+ * where it has none.
+ *
+ * `options`: which store and which regions; read during the call. `size`:
+ * sizeof(pagetrail_checkpointer_options) as the caller knows it. `checkpointer`: gets it, to be
+ * freed by pagetrail_checkpointer_free(); NULL on failure.
+ *
+ * The store is a directory, made for its owner alone where there is none. Regions that the store
+ * has and that are not described stay in it. One that the store has more pages of is refused.
+ *
+ * PAGETRAIL_STATUS_STORE: the store is damaged, in use by another process, of something else, or
+ * fails. REFUSED: two regions have one name, or one is smaller than the store has it. UNAVAILABLE:
+ * no technique works here, or not this one. Any thread.
+ */
+pagetrail_status pagetrail_checkpointer_start(const pagetrail_checkpointer_options *options,
+                                              size_t size,
+                                              pagetrail_checkpointer **checkpointer);
+
+/**
+ * Ends it and frees its regions. A checkpoint that is on its way is waited for; what was written
+ * since the last one is lost.
+ *
+ * `checkpointer`: must not be used afterwards, nor memory of its regions. NULL does nothing.
+ *
+ * PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. One thread,
+ * once.
+ */
+pagetrail_status pagetrail_checkpointer_free(pagetrail_checkpointer *checkpointer);
+
+/**
+ * Gets a region's memory, which is readable and writable until the checkpointer is freed.
+ *
+ * `name`: as in pagetrail_checkpointer_options, or that of a region that the store had. `memory`,
+ * `bytes`: get its address, which is that of a page, and its length.
+ *
+ * PAGETRAIL_STATUS_INVALID_ARGUMENT: there is no such region. BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_checkpointer_region(pagetrail_checkpointer *checkpointer,
+                                               const char *name,
+                                               void **memory,
+                                               size_t *bytes);
+
+/**
+ * Gets the number of the checkpoint from which the regions were restored; 0 if there was none.
+ *
+ * PAGETRAIL_STATUS_BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_checkpointer_restored(pagetrail_checkpointer *checkpointer, uint64_t *number);
+
+/**
+ * Saves what was written to the regions since the last checkpoint. When this returns it survives
+ * the end of the program and a loss of power. No thread may write to a region meanwhile.
+ *
+ * `number`: gets the number of the checkpoint; may be NULL.
+ *
+ * PAGETRAIL_STATUS_STORE: the store fails, and is as it was; the next checkpoint has everything.
+ * BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_checkpointer_save(pagetrail_checkpointer *checkpointer, uint64_t *number);
+
+/**
+ * Begins to save what was written since the last checkpoint: it is copied now, and a thread of the
+ * library compresses and writes it while the program goes on writing to the regions. No thread may
+ * write to a region during this call. One that is on its way is waited for first.
+ *
+ * It takes as much memory as has pages that were written, and the first as much as all regions.
+ *
+ * PAGETRAIL_STATUS_STORE: the store cannot be written to. SYSTEM: no thread could be started.
+ * BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_checkpointer_begin(pagetrail_checkpointer *checkpointer);
+
+/**
+ * Waits until the checkpoint that pagetrail_checkpointer_begin() has begun survives the end of the
+ * program, or for a time.
+ *
+ * `timeout_ms`: how long, in milliseconds; 0 only looks. `number`: gets the number of the
+ * checkpoint; 0 while it is on its way, and if none is.
+ *
+ * PAGETRAIL_STATUS_STORE: the store has failed, and is as it was; the next checkpoint has
+ * everything. BUSY; calls of other threads on the same checkpointer get it while this one waits.
+ * FORKED. Any thread.
+ */
+pagetrail_status pagetrail_checkpointer_wait(pagetrail_checkpointer *checkpointer,
+                                             uint32_t timeout_ms,
+                                             uint64_t *number);
+
+/**
+ * Takes a snapshot of ranges of this process's memory: what they hold at one instant, to be read
+ * while all threads go on writing to them. A save without fork(2).
+ *
+ * `ranges`, `count`: whole pages. `snapshot`: gets it, to be freed by pagetrail_snapshot_free();
+ * NULL on failure.
+ *
+ * A thread that writes to a page that was not read yet waits until a thread of the library has
+ * kept what the page held. The stacks of the threads that take and read the snapshot must not be
+ * part of it; what is unmapped, moved or discarded before it is read is lost or reads as zeros.
+ * Linux 6.4.
+ *
+ * PAGETRAIL_STATUS_REFUSED: the kernel is older, or this process may not handle the kernel's own
+ * faults (CAP_SYS_PTRACE, or the sysctl vm.unprivileged_userfaultfd=1), or a range cannot be had.
+ * INVALID_ARGUMENT: no ranges, or empty ones. SYSTEM. Any thread.
+ */
+pagetrail_status pagetrail_snapshot_take(const pagetrail_range *ranges,
+                                         size_t count,
+                                         pagetrail_snapshot **snapshot);
+
+/**
+ * Reads what comes next of a snapshot, from its lowest address to its highest, each page once.
+ *
+ * `range`: gets its addresses; an empty range at the end. `contents`: gets where the library has
+ * what these addresses held, until the next call on this snapshot.
+ *
+ * PAGETRAIL_STATUS_REFUSED: the memory was unmapped, or the snapshot was saved. BUSY, FORKED. Any
+ * thread.
+ */
+pagetrail_status pagetrail_snapshot_read(pagetrail_snapshot *snapshot,
+                                         pagetrail_range *range,
+                                         const void **contents);
+
+/**
+ * Saves all of a snapshot that was not read yet as a checkpoint of a store. The snapshot has been
+ * read then, also on failure; the memory is written to at full speed again.
+ *
+ * `store`: a directory, made for its owner alone where there is none. `name`: what the ranges are
+ * called in the checkpoint. `number`: gets the number of the checkpoint; may be NULL.
+ *
+ * PAGETRAIL_STATUS_STORE: the store is damaged, in use by another process, or fails, and is as it
+ * was. REFUSED: the memory was unmapped, or the snapshot was saved. BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_snapshot_save(pagetrail_snapshot *snapshot,
+                                         const char *store,
+                                         const char *name,
+                                         uint64_t *number);
+
+/**
+ * Frees a snapshot, read or not. The memory is written to at full speed again.
+ *
+ * `snapshot`: must not be used afterwards, nor what was read last. NULL does nothing.
+ *
+ * PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. One thread,
+ * once. A forked child may free its copy.
+ */
+pagetrail_status pagetrail_snapshot_free(pagetrail_snapshot *snapshot);
+
+/**
+ * Starts a process anew from a checkpoint that `pagetrail checkpoint --restorable=own` has taken;
+ * x86-64. It is a child of the caller's, to be waited for by waitpid(2).
+ *
+ * `store`: the directory. `number`: which checkpoint; 0 for the newest. `flags`: some of
+ * PAGETRAIL_RESTORE_*, or 0. `restored`: gets what came of it. `size`: sizeof(pagetrail_restored)
+ * as the caller knows it.
+ *
+ * An image decides what the new process executes and opens, with the caller's rights: restore only
+ * what you trust as you trust a program.
+ *
+ * PAGETRAIL_STATUS_STORE: the store is damaged, or there is no such checkpoint; a damaged page is
+ * named before the process runs. REFUSED: a file has changed or is missing, the PID is taken, or
+ * the checkpoint was not made for this. PERMISSION: it takes a capability to choose the PID.
+ * SYSTEM. After a failure nothing of the process is left. Any thread.
+ */
+pagetrail_status pagetrail_restore(const char *store,
+                                   uint64_t number,
+                                   uint32_t flags,
+                                   pagetrail_restored *restored,
+                                   size_t size);
 
 #ifdef __cplusplus
 }  // extern "C"

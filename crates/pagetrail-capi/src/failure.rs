@@ -3,6 +3,8 @@
 
 use crate::text::Text;
 use pagetrail::Error;
+use pagetrail_checkpoint::Error as StoreError;
+use pagetrail_restore::Error as RestoreError;
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::c_char;
@@ -48,6 +50,11 @@ pub enum Status {
     System = 15,
     /// A bug in the library: it panicked. The watch concerned can only be freed.
     Panicked = 16,
+    /// A store of checkpoints is damaged, in use by another process, not there, or fails.
+    Store = 17,
+    /// What is asked for cannot be done with this memory, checkpoint or process, for the reason
+    /// that the text gives.
+    Refused = 18,
 }
 
 /// Why a call did not do what it says.
@@ -55,6 +62,8 @@ pub enum Status {
 pub(crate) enum Failure {
     Misuse(Status, &'static str),
     Library(Error),
+    Store(StoreError),
+    Restore(RestoreError),
 }
 
 impl From<Error> for Failure {
@@ -63,11 +72,32 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Process(error) => Self::Library(error),
+            error => Self::Store(error),
+        }
+    }
+}
+
+impl From<RestoreError> for Failure {
+    fn from(error: RestoreError) -> Self {
+        match error {
+            RestoreError::Process(error) => Self::Library(error),
+            RestoreError::Store(error) => error.into(),
+            error => Self::Restore(error),
+        }
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Misuse(_, text) => f.write_str(text),
             Self::Library(error) => error.fmt(f),
+            Self::Store(error) => error.fmt(f),
+            Self::Restore(error) => error.fmt(f),
         }
     }
 }
@@ -91,6 +121,15 @@ impl Failure {
                 Error::Range { .. } => Status::BadRange,
                 Error::WrongBudget { .. } => Status::InvalidArgument,
                 _ => Status::System,
+            },
+            Self::Store(error) => match error {
+                StoreError::Refused(_) | StoreError::NotNow(_) => Status::Refused,
+                _ => Status::Store,
+            },
+            Self::Restore(error) => match error {
+                RestoreError::NoPrivilege { .. } => Status::Permission,
+                RestoreError::Step { .. } => Status::System,
+                _ => Status::Refused,
             },
         }
     }

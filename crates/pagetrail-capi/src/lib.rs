@@ -12,6 +12,7 @@
 pub mod failure;
 mod handle;
 mod heap;
+pub mod kept;
 pub mod sys;
 mod text;
 pub mod types;

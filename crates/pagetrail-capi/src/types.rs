@@ -348,6 +348,63 @@ pub struct UntrackedRegion {
     pub text: [c_char; PAGETRAIL_TEXT_BYTES],
 }
 
+/// Memory that a checkpointer keeps.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    /// Its name, in UTF-8, by which it is found again.
+    pub name: *const c_char,
+    /// Its length in bytes. It may have grown since the last time.
+    pub bytes: usize,
+}
+
+/// What a checkpointer keeps, and where. Begin with `pagetrail_checkpointer_options options =
+/// {0};`, and pass sizeof(options) with it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CheckpointerOptions {
+    /// The store: a directory. Only read by the call.
+    pub store: *const c_char,
+    /// The regions. Only read by the call.
+    pub regions: *const Region,
+    /// How many regions there are.
+    pub region_count: usize,
+    /// How writes are noticed: PAGETRAIL_TECHNIQUE_*.
+    pub technique: Technique,
+    /// Zero.
+    pub flags: u32,
+}
+
+/// The process has another PID than it had, which takes no privilege.
+pub const PAGETRAIL_RESTORE_ANY_PID: u32 = 1;
+/// Terminals and pipes that were standard input, output and error become /dev/null, instead of
+/// those of the caller.
+pub const PAGETRAIL_RESTORE_NULL_STDIO: u32 = 2;
+/// Other descriptors whose file, terminal or pipe is not there any more become /dev/null.
+pub const PAGETRAIL_RESTORE_NULL_MISSING: u32 = 4;
+/// Restore also where files that the program had open or mapped have changed since.
+pub const PAGETRAIL_RESTORE_CHANGED_FILES: u32 = 8;
+/// The process stays in the caller's session and process group.
+pub const PAGETRAIL_RESTORE_FOREGROUND: u32 = 16;
+
+/// A process that was started anew.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Restored {
+    /// The number of the checkpoint.
+    pub number: u64,
+    /// How many pages were written.
+    pub pages: u64,
+    /// How long it took until it ran, in nanoseconds.
+    pub elapsed_ns: u64,
+    /// Its PID.
+    pub pid: u32,
+    /// How many threads it has.
+    pub threads: u32,
+    /// What it lacks of what it had; "" if nothing.
+    pub lost: [c_char; PAGETRAIL_TEXT_BYTES],
+}
+
 /// Whether a technique can be used: one of PAGETRAIL_CAPABILITY_*.
 pub type Capability = u32;
 /// A write was seen through it, and the next one too.

@@ -53,9 +53,9 @@ static void general(void)
     CHECK(strcmp(pagetrail_version(), PAGETRAIL_VERSION) == 0);
     CHECK(pagetrail_page_size() == page);
     CHECK(strcmp(pagetrail_status_text(PAGETRAIL_STATUS_OK), "success") == 0);
-    for (int status = 0; status <= PAGETRAIL_STATUS_PANICKED; status++)
+    for (int status = 0; status <= PAGETRAIL_STATUS_REFUSED; status++)
         CHECK(strcmp(pagetrail_status_text(status), "unknown status") != 0);
-    CHECK(strcmp(pagetrail_status_text(PAGETRAIL_STATUS_PANICKED + 1), "unknown status") == 0);
+    CHECK(strcmp(pagetrail_status_text(PAGETRAIL_STATUS_REFUSED + 1), "unknown status") == 0);
     CHECK(strcmp(pagetrail_status_text(-1), "unknown status") == 0);
 
     for (technique = PAGETRAIL_TECHNIQUE_AUTO; technique <= PAGETRAIL_TECHNIQUE_SPML_SEARCH; technique++) {

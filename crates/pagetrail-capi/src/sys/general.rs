@@ -47,6 +47,8 @@ pub extern "C" fn pagetrail_status_text(status: i32) -> *const c_char {
         14 => c"a range cannot be tracked",
         15 => c"a system call failed",
         16 => c"the library panicked",
+        17 => c"the store of checkpoints cannot be used",
+        18 => c"it cannot be done with this memory, checkpoint or process",
         _ => c"unknown status",
     };
     text.as_ptr()

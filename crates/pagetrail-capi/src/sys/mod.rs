@@ -13,11 +13,14 @@
     reason = "these functions are for C, where every call is as unsafe as any"
 )]
 
+pub mod checkpointer;
 pub mod general;
 pub mod overhead;
+pub mod restore;
 pub mod round;
 pub mod set;
 pub(crate) mod sized;
+pub mod snapshot;
 pub mod subpages;
 pub mod watch;
 

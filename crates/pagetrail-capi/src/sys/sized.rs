@@ -19,6 +19,8 @@ pub(crate) unsafe trait Plain: Copy {}
 
 // SAFETY: every field of `Options` is a number or a raw pointer.
 unsafe impl Plain for crate::types::Options {}
+// SAFETY: every field of `CheckpointerOptions` is a number or a raw pointer.
+unsafe impl Plain for crate::types::CheckpointerOptions {}
 
 /// Reads a struct of `size` bytes; fields that the caller does not know are zero.
 pub(crate) fn read<T: Plain>(from: *const T, size: usize) -> Result<T, Failure> {
@@ -70,11 +72,29 @@ pub(crate) fn write<T: Copy>(to: *mut T, size: usize, value: &T) -> Result<(), F
 
 /// `count` ranges of the caller's.
 pub(crate) fn ranges<'a>(from: *const Range, count: usize) -> Result<&'a [Range], Failure> {
+    array(from, count, "the ranges are a null pointer")
+}
+
+/// `count` values of the caller's, or what is said where they are missing.
+pub(crate) fn array<'a, T: Copy>(
+    from: *const T,
+    count: usize,
+    missing: &'static str,
+) -> Result<&'a [T], Failure> {
     match (from.is_null(), count) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(null("the ranges are a null pointer")),
+        (true, _) => Err(null(missing)),
         // SAFETY: the caller says that they are there, and does not change them during the call.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(from, count) }),
+    }
+}
+
+/// The caller's string, or what is said where it is missing.
+pub(crate) fn text<'a>(from: *const c_char, missing: &'static str) -> Result<&'a CStr, Failure> {
+    match from.is_null() {
+        true => Err(null(missing)),
+        // SAFETY: the caller says that it is a string, and does not change it during the call.
+        false => Ok(unsafe { CStr::from_ptr(from) }),
     }
 }
 

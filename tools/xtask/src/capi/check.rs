@@ -88,6 +88,11 @@ const PROGRAMS: &[Program] = &[
         )],
     },
     Program {
+        path: "tests/checkpoints",
+        arguments: &[],
+        not: &[],
+    },
+    Program {
         path: "tests/command",
         arguments: &[],
         not: &[(

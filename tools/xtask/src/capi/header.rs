@@ -11,12 +11,16 @@ const SOURCES: &[&str] = &[
     "failure",
     "types",
     "handle",
+    "kept",
     "sys/general",
     "sys/watch",
     "sys/round",
     "sys/overhead",
     "sys/subpages",
     "sys/set",
+    "sys/checkpointer",
+    "sys/snapshot",
+    "sys/restore",
 ];
 
 /// The crate of the C interface.
