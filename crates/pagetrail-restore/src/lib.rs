@@ -25,6 +25,8 @@ mod error;
 #[cfg(target_arch = "x86_64")]
 mod files;
 #[cfg(target_arch = "x86_64")]
+mod gaps;
+#[cfg(target_arch = "x86_64")]
 mod holes;
 #[cfg(target_arch = "x86_64")]
 mod lacking;

@@ -12,6 +12,7 @@
 use crate::ahead::{Ahead, Next, Unpacked};
 use crate::ending;
 use crate::error::{Error, Result};
+use crate::gaps::Gaps;
 use crate::lacking::{Lacking, Piece};
 use crate::paged::{Brought, Space};
 use crate::shortage::Shortage;
@@ -25,9 +26,6 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
-/// How long the next fault is waited for after one, in nanoseconds: about as long as a program
-/// takes to run into it.
-const NEXT_FAULT_NS: i64 = 30_000;
 /// How long a block is waited for that is being unpacked, in nanoseconds: there is a notice of it.
 const NEXT_BLOCK_NS: i64 = 10_000_000;
 
@@ -62,6 +60,9 @@ pub struct Pager {
     shortage: Shortage,
     ahead: Ahead,
     spread: Spread,
+    gaps: Gaps,
+    /// When a page was given for which a thread waited, until the next fault.
+    served_at: Option<Instant>,
     /// The bytes that were lacking when the process was started.
     lacking_at_first: u64,
     /// In which order pages of the image were needed.
@@ -100,6 +101,8 @@ impl Pager {
             shortage: Shortage::default(),
             ahead: Ahead::default(),
             spread: Spread::default(),
+            gaps: Gaps::default(),
+            served_at: None,
             lacking_at_first,
             touches: Vec::new(),
             keeps_touches,
@@ -151,8 +154,9 @@ impl Pager {
         self.listen(0)?;
         self.settle_doubts()?;
         while self.serve()? {
+            self.served_at = Some(Instant::now());
             self.leave_those_that_lack_nothing();
-            self.listen(NEXT_FAULT_NS)?;
+            self.listen(self.gaps.wait_ns())?;
             self.settle_doubts()?;
         }
         self.leave_those_that_lack_nothing();
@@ -271,6 +275,9 @@ impl Pager {
             match message {
                 Message::Fault { address, thread } => {
                     self.given.faults += 1;
+                    if let Some(served_at) = self.served_at.take() {
+                        self.gaps.note(served_at.elapsed());
+                    }
                     // The one that was restored is known by its first.
                     if space.process.is_none() {
                         space.thread = Some(thread);
