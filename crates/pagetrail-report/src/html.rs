@@ -6,6 +6,7 @@
 //! of two ways: [`escape`] for HTML, `data` as JSON for the scripts.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use pagetrail::AccessKind;
@@ -17,7 +18,7 @@ use code::Code;
 use super::bands;
 use super::facts::{Tile, facts};
 use super::words::{self, Terms};
-use super::{Part, Recording};
+use super::{Part, Recording, joined, terminal};
 
 mod code;
 mod data;
@@ -336,28 +337,32 @@ fn table(recording: &Recording<'_>) -> String {
         out += &format!("<th scope=\"col\" data-kind=\"{kind}\"{sorted}{class}>{name}</th>");
     }
     out += "</tr></thead>\n<tbody>\n";
-    let accessed = |index: usize| accesses.map(|all| all.mappings[index].distinct_pages);
-    let mut rows: Vec<_> = trail
-        .mappings
-        .iter()
-        .zip(&analysis.mappings)
-        .enumerate()
-        .collect();
-    rows.sort_by_key(|(index, (mapping, counts))| {
-        let pages = (counts.page_writes, accessed(*index));
-        (std::cmp::Reverse(pages), mapping.range)
+    // As in the text: memory with a name of ours is one row, wherever its parts lie.
+    let mut rows = joined::touched(trail, analysis, accesses);
+    rows.sort_by_key(|joined| {
+        let pages = (joined.counts.page_writes, joined.accessed_pages);
+        (std::cmp::Reverse(pages), joined.first.range)
     });
+    for joined in &rows {
+        let accessed = accesses.map(|_| joined.accessed_pages);
+        out += &row(&Row::of(joined), &joined.counts, accessed, trail);
+    }
+    let touched: BTreeSet<usize> = rows
+        .iter()
+        .flat_map(|joined| joined.members.clone())
+        .collect();
+    let rest = (0..trail.mappings.len()).filter(|index| !touched.contains(index));
     let mut idle = 0;
-    for (index, (mapping, counts)) in rows {
-        let is_idle = counts.page_writes == 0 && accessed(index).unwrap_or(0) == 0;
-        match is_idle && mapping.untracked.is_none() {
-            true => idle += 1,
-            false => out += &row(Some(mapping), counts, accessed(index), trail),
+    for index in rest {
+        let (mapping, counts) = (&trail.mappings[index], &analysis.mappings[index]);
+        match mapping.untracked {
+            None => idle += 1,
+            Some(_) => out += &row(&Row::alone(mapping), counts, accesses.map(|_| 0), trail),
         }
     }
     if analysis.unmapped.page_writes > 0 {
         let accessed = accesses.map(|all| all.unmapped.distinct_pages);
-        out += &row(None, &analysis.unmapped, accessed, trail);
+        out += &row(&Row::outside(), &analysis.unmapped, accessed, trail);
     }
     out += "</tbody>\n";
     if idle > 0 {
@@ -371,13 +376,54 @@ fn table(recording: &Recording<'_>) -> String {
     out
 }
 
-fn row(
-    mapping: Option<&Mapping>,
-    counts: &MappingCounts,
-    accessed: Option<u64>,
-    trail: &Trail,
-) -> String {
-    let untracked = mapping.and_then(|m| m.untracked.as_deref());
+/// What a row is of.
+struct Row<'a> {
+    name: String,
+    untracked: Option<&'a str>,
+    addresses: String,
+    /// By which rows are sorted by their addresses.
+    start: u64,
+    bytes: u64,
+}
+
+impl<'a> Row<'a> {
+    fn alone(mapping: &'a Mapping) -> Self {
+        let range = mapping.range;
+        Self {
+            name: words::mapping(mapping).into_owned(),
+            untracked: mapping.untracked.as_deref(),
+            addresses: format!("{:#x} – {:#x}", range.start(), range.end()),
+            start: range.start(),
+            bytes: range.bytes(),
+        }
+    }
+
+    fn of(joined: &joined::Joined<'a>) -> Self {
+        let start = joined.first.range.start();
+        Self {
+            name: terminal::label(joined),
+            addresses: match joined.gaps {
+                0 => format!("{start:#x} – {:#x}", start.saturating_add(joined.bytes)),
+                _ => format!("from {start:#x}"),
+            },
+            bytes: joined.bytes,
+            ..Self::alone(joined.first)
+        }
+    }
+
+    fn outside() -> Self {
+        Self {
+            name: "outside all mappings".into(),
+            untracked: None,
+            addresses: String::new(),
+            start: 0,
+            bytes: 0,
+        }
+    }
+}
+
+fn row(of: &Row<'_>, counts: &MappingCounts, accessed: Option<u64>, trail: &Trail) -> String {
+    let untracked = of.untracked;
     let class = match untracked {
         Some(why) => format!(
             " class=\"untracked\" title=\"not tracked: {}\"",
@@ -385,17 +431,10 @@ fn row(
         ),
         None => String::new(),
     };
-    let name = mapping.map_or("outside all mappings".into(), words::mapping);
-    let name = escape(&name);
-    let (addresses, size) = match mapping {
-        Some(Mapping { range, .. }) => (
-            format!("{:#x} – {:#x}", range.start(), range.end()),
-            range.bytes(),
-        ),
-        None => (String::new(), 0),
-    };
+    let name = escape(&of.name);
+    let (addresses, size) = (&of.addresses, of.bytes);
     // Sorted as text, so that equal lengths are needed.
-    let address_key = mapping.map_or(0, |m| m.range.start());
+    let address_key = of.start;
     let mut out = format!("<tr{class}><td title=\"{name}\">{name}</td>");
     let share = counts.share;
     out += &match untracked {

@@ -180,7 +180,7 @@ fn table(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
 }
 
 /// The name of joined mappings, and in how many places they lie.
-fn label(joined: &joined::Joined<'_>) -> String {
+pub(super) fn label(joined: &joined::Joined<'_>) -> String {
     let name = words::mapping(joined.first);
     match joined.gaps {
         0 => name.into_owned(),
