@@ -27,8 +27,8 @@ impl Steps {
         took
     }
 
-    /// Writes them to the log. What they do not account for is stopping the threads before them, and
-    /// letting them go after.
+    /// Writes them to the log. What they do not account for is stopping the threads before them,
+    /// and letting them go after.
     pub(crate) fn tell(&self, pause: Duration, pages: u64) {
         let known = self.took.iter().map(|(_, took)| *took).sum();
         let stop = ("stop and let go", pause.saturating_sub(known));

@@ -166,8 +166,8 @@ fn report(task: Task, since: Instant, threads: &[Stopped], board: &Mutex<Board>)
 enum End {
     /// All its threads are let go, by the end of this process: they are where their stop left them.
     AtOnce,
-    /// Its threads are let go one after the other: of what they were made to do meanwhile the kernel
-    /// would have an answer for them, or it would kill them.
+    /// Its threads are let go one after the other, since they were made to do something meanwhile:
+    /// at the end of this process they might get a signal, or be killed.
     OneByOne,
     Kill,
 }

@@ -13,8 +13,9 @@
 //!   privilege is needed.
 //!
 //! With eight threads that compute on two processors, and 20 others that wanted them, nine of ten
-//! threads that woke up ran within 66 ms, with the shortest slice within 2 ms, with the highest nice
-//! value within 0.1 ms; of 100 all but the last within 245, 86 and 90 ms, and with both within 26.
+//! threads that woke up ran within 66 ms, with the shortest slice within 2 ms, with the highest
+//! nice value within 0.1 ms; of 100 all but the last within 245, 86 and 90 ms, and with both within
+//! 26.
 //!
 //! Real-time policies were considered: they need the privilege as well, threads of the target that
 //! wait for the same processor would not get it to come to their stop, and the kernel does not
