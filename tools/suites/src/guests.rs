@@ -216,13 +216,21 @@ fn run_on(
     let here = suites
         .iter()
         .filter(|suite| suite.only.is_none_or(|only| only == series.name));
-    let mut left: Vec<&Suite> = here.collect();
-    while let [first, ..] = left[..] {
-        let (these, others) = left.iter().partition(|suite| suite.shares_with(first));
-        left = others;
-        fine &= place.run(&these, tally)?;
+    for suites in by_machine(here.collect()) {
+        fine &= place.run(&suites, tally)?;
     }
     Ok(fine)
+}
+
+/// Suites in groups that need one kind of machine each, in their order.
+fn by_machine(mut left: Vec<&Suite>) -> Vec<Vec<&Suite>> {
+    let mut groups = Vec::new();
+    while let [first, ..] = left[..] {
+        let (these, others) = left.iter().partition(|suite| suite.shares_with(first));
+        groups.push(these);
+        left = others;
+    }
+    groups
 }
 
 /// Where suites run, and where their rows go.
@@ -359,6 +367,28 @@ fn suite(message: &Value) -> Result<Option<Suite>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn suites_share_a_guest_that_all_of_them_can_use() {
+        let suite = |wanted: &Wanted| Suite {
+            name: wanted.name.to_owned(),
+            only: wanted.only,
+            two_nodes: wanted.two_nodes,
+            nested: wanted.nested,
+            modules: wanted.modules,
+            program: PathBuf::new(),
+            dir: PathBuf::new(),
+        };
+        let suites: Vec<Suite> = SUITES.iter().map(suite).collect();
+        let groups = by_machine(suites.iter().collect());
+        assert_eq!(groups.iter().flatten().count(), SUITES.len());
+        // Plain, with guests, with two nodes, with two nodes and swap, with two nodes and guests.
+        assert_eq!(groups.len(), 5);
+        for group in groups {
+            let needs = |suite: &Suite| (suite.two_nodes, suite.nested, suite.modules);
+            assert!(group.iter().all(|suite| needs(suite) == needs(group[0])));
+        }
+    }
 
     #[test]
     fn picks_the_suites_among_cargos_messages() {
