@@ -13,7 +13,7 @@ use serde_json::Value;
 use pagetrail_rig::guest::{End, Guest, Job, Machine, print_bytes};
 use pagetrail_rig::kernel::{Kernel, Series};
 use pagetrail_rig::ooh::{self, Ooh};
-use pagetrail_rig::{Rig, place, programs};
+use pagetrail_rig::{Rig, place};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{NotHere, Outcome};
 use pagetrail_steps::tally::Tally;
@@ -60,7 +60,6 @@ impl Extent {
                 Wanted("pagetrail", "stress", &["epml"]),
                 Wanted("pagetrail", "stress", &["spml"]),
                 Wanted("pagetrail", "stress", &["spml-search"]),
-                Wanted("pagetrail-preload", "logs", &[]),
             ],
         }
     }
@@ -73,11 +72,6 @@ struct Wanted(&'static str, &'static str, &'static [&'static str]);
 /// rows go.
 pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) -> Result<Outcome> {
     let tests = build(repo, extent)?;
-    // Before the rig: that keeps the cache to itself.
-    let programs = match extent {
-        Extent::Short => None,
-        Extent::Whole => Some(programs::build(repo)?),
-    };
     let mut fine = true;
     let mut absent = Vec::new();
     for series in SERIES {
@@ -85,7 +79,7 @@ pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) 
             true => &tests,
             false => &[],
         };
-        match run_in_guests(repo, series, tests, &programs, rows, tally) {
+        match run_in_guests(repo, series, tests, rows, tally) {
             Err(error) if error.is::<NotHere>() => absent.push(error.to_string()),
             outcome => fine &= outcome?,
         }
@@ -103,12 +97,10 @@ fn run_in_guests(
     repo: &Repo,
     series: &str,
     tests: &[Test],
-    programs: &Option<(String, String)>,
     rows: Option<&Path>,
     tally: &mut Tally,
 ) -> Result<bool> {
-    let mut guests = Guests::open(repo, series)?;
-    guests.env.extend(programs.clone());
+    let guests = Guests::open(repo, series)?;
     let mut fine = true;
     for (what, source, arguments) in [
         ("the rules of /dev/ooh", "rules", &[][..]),
