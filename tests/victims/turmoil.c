@@ -352,8 +352,10 @@ static void guard(struct region *region, char *at, size_t len) {
 static void poke(struct region *region, char *at, size_t len) {
     if (region->shared) return;
     uint64_t word = below(1ull << 52);
-    for (int i = 0; i < 4; i++)
-        (void)!pwrite(own_memory, &word, sizeof word, (off_t)(uintptr_t)(at + below(len / PAGE) * PAGE + 8 * below(512)));
+    for (int i = 0; i < 4; i++) {
+        char *place = at + below(len / PAGE) * PAGE + 8 * below(512);
+        (void)!pwrite(own_memory, &word, sizeof word, (off_t)(uintptr_t)place);
+    }
 }
 
 /* A userfaultfd of its own comes to a new mapping and goes. */
@@ -408,7 +410,8 @@ static void step(void) {
     case 7: from_outside(region, page, pages); break;
     case 8:
         /* Another mapping in the place of a part. */
-        if (writable && region->anonymous && region->uffd < 0) mmap(at, len, RIGHTS, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        if (writable && region->anonymous && region->uffd < 0)
+            mmap(at, len, RIGHTS, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
         break;
     case 9:
         if (below(4) == 0) copy_on_fork();
