@@ -7,7 +7,7 @@ use super::agent::Link;
 use super::failure::{Attempt, Failure};
 use super::interrupted::Short;
 use super::kernel_state;
-use super::stop::{OUT_OF_MEMORY, Stopped, Waiting, first, seize, untried};
+use super::stop::{OUT_OF_MEMORY, Stopped, Waiting, first, see_off, seize, untried};
 use super::{interrupted, restart};
 use crate::sys::own_vec::OwnVec;
 use crate::sys::ptrace::{self, REGISTER_SET_BYTES_MAX, RegisterBytes, Tracee, option};
@@ -121,8 +121,8 @@ pub(super) struct Wanted {
 /// the rest stand still until it has its turn again: milliseconds on a busy machine, whatever its
 /// priority (`entity_eligible` in `kernel/sched/fair.c`).
 pub(super) fn keep(task: Task, link: &Link, board: &Mutex<Board>) -> Attempt<()> {
-    let mut threads = OwnVec::new();
-    let outcome = stop_all(task, &mut threads)
+    let (mut threads, mut waiting) = (OwnVec::new(), Waiting::new());
+    let outcome = stop_all(task, &mut threads, &mut waiting)
         .and_then(|since| report(task, since, &threads, board))
         .map(|()| match link.send(DONE, None) {
             true => obey(task.pid, &threads, link, board),
@@ -138,6 +138,7 @@ pub(super) fn keep(task: Task, link: &Link, board: &Mutex<Board>) -> Attempt<()>
     while !ends_with_this && let Some(thread) = threads.pop() {
         thread.release();
     }
+    see_off(task.pid, &mut waiting);
     // Takes some microseconds, so before the time is taken.
     drop(threads);
     // No wait for the lock: the tracker may have been killed with it.
@@ -210,8 +211,8 @@ fn obey(pid: u32, threads: &[Stopped], link: &Link, board: &Mutex<Board>) -> End
 }
 
 /// Stops all threads, those included that appear while others are being stopped; says when it
-/// began.
-fn stop_all(task: Task, stopped: &mut OwnVec<Stopped>) -> Attempt<Instant> {
+/// began. Where that fails, `waiting` has threads that were asked to stop.
+fn stop_all(task: Task, stopped: &mut OwnVec<Stopped>, waiting: &mut Waiting) -> Attempt<Instant> {
     let Task { pid, timeout, .. } = task;
     let mut asked = OwnVec::new();
     let mut tracees: OwnVec<Tracee> = OwnVec::new();
@@ -219,13 +220,12 @@ fn stop_all(task: Task, stopped: &mut OwnVec<Stopped>) -> Attempt<Instant> {
     seize_new(pid, &mut asked, &mut tracees)?;
     let since = Instant::now();
     while !tracees.is_empty() {
-        let mut waiting = Waiting::new();
         while let Some(tracee) = tracees.pop() {
             if tracee.interrupt().is_ok() {
                 waiting.push((tracee, since)).map_err(OUT_OF_MEMORY)?;
             }
         }
-        while let Some(thread) = first(pid, &mut waiting, since + timeout)? {
+        while let Some(thread) = first(pid, waiting, since + timeout)? {
             stopped.push(thread).map_err(OUT_OF_MEMORY)?;
         }
         if !waiting.is_empty() {

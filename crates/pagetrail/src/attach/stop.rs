@@ -21,6 +21,11 @@ const MOMENT_TIMEOUT: Duration = Duration::from_millis(50);
 const REFUSALS: u32 = 10;
 /// How long the whole attempt may take.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a thread is waited for that was asked to stop and gets no processor, once the others
+/// run again.
+const STARVED_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often it is looked in which state it is.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A thread at rest between two instructions of user space.
 #[derive(Debug)]
@@ -133,7 +138,10 @@ impl Stopped {
                     });
                 }
                 None if start.elapsed() < TIMEOUT => {}
-                None => return Err(Failure::NotStopping(TIMEOUT)),
+                None => {
+                    see_off(pid, &mut waiting);
+                    return Err(Failure::NotStopping(TIMEOUT));
+                }
             }
         };
         // Others that have stopped by now; those that do later go on when the thread that called
@@ -296,6 +304,35 @@ pub(super) fn first(
         }
         if waiting.is_empty() || !backoff.wait() {
             return Ok(None);
+        }
+    }
+}
+
+/// Lets threads go that were asked to stop, and have not by now, as soon as they do.
+///
+/// The request alone makes a transfer return early (`signal_pending` stays set after the tracer's
+/// end), and that is mended in a thread that stands still. On a machine that has too much to do a
+/// thread may not have run at all since it was asked. One that is not runnable, in a wait that cannot
+/// be interrupted or frozen, is not waited for as long: it notices when that ends, if ever.
+pub(super) fn see_off(pid: u32, waiting: &mut Waiting) {
+    let start = Instant::now();
+    while !waiting.is_empty() {
+        match first(pid, waiting, Instant::now() + LOOK) {
+            Ok(Some(late)) => drop(late.release()),
+            Ok(None) => {
+                let is_starved = waiting.iter().any(|(tracee, _)| {
+                    Status::of_thread(pid, tracee.tid()).is_ok_and(|status| status.state == 'R')
+                });
+                let timeout = if is_starved {
+                    STARVED_TIMEOUT
+                } else {
+                    THREAD_TIMEOUT
+                };
+                if start.elapsed() > timeout {
+                    return;
+                }
+            }
+            Err(_) => return,
         }
     }
 }
