@@ -312,8 +312,8 @@ pub(super) fn first(
 ///
 /// The request alone makes a transfer return early (`signal_pending` stays set after the tracer's
 /// end), and that is mended in a thread that stands still. On a machine that has too much to do a
-/// thread may not have run at all since it was asked. One that is not runnable, in a wait that cannot
-/// be interrupted or frozen, is not waited for as long: it notices when that ends, if ever.
+/// thread may not have run at all since it was asked. One that is not runnable, in a wait that
+/// cannot be interrupted or frozen, is not waited for as long: it notices when that ends, if ever.
 pub(super) fn see_off(pid: u32, waiting: &mut Waiting) {
     let start = Instant::now();
     while !waiting.is_empty() {

@@ -1,11 +1,11 @@
 //! [`Deleted`]: mappings of deleted files that no technique has armed.
 //!
-//! A file that has no name any more ends with its last mapping, and the next file may get the number
-//! of its inode. Mapped to the same addresses, it looks like the one before: the text of `maps` is
-//! the same, and where no page is the process's own nothing is armed that would show it. So each
-//! round looks at which files they are. A file that is removed, and replaced by one of the same name
-//! and number, between two rounds is not found out: to look at all that a program has mapped would
-//! take longer than the rest of a round.
+//! A file that has no name any more ends with its last mapping, and the next file may get the
+//! number of its inode. Mapped to the same addresses, it looks like the one before: the text of
+//! `maps` is the same, and where no page is the process's own nothing is armed that would show it.
+//! So each round looks at which files they are. A file that is removed, and replaced by one of the
+//! same name and number, between two rounds is not found out: to look at all that a program has
+//! mapped would take longer than the rest of a round.
 
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::map_files;
