@@ -12,7 +12,7 @@ use crate::proc::map_files;
 use crate::region::Region;
 use crate::sys::file_handle::FileHandle;
 
-/// Those of one address space.
+/// The mappings of deleted files of one address space, and which files they have.
 #[derive(Default)]
 pub(super) struct Deleted {
     pid: Option<u32>,
