@@ -25,7 +25,7 @@ impl FileHandle {
     ///
     /// # Errors
     ///
-    /// Those of following the path; `EOPNOTSUPP` if the file system has no handles.
+    /// What following the path fails with; `EOPNOTSUPP` if the file system has no handles.
     pub(crate) fn of(path: &str) -> Result<Self, Errno> {
         let path = CString::new(path).map_err(|_| Errno::INVAL)?;
         let mut handle = Handle {
