@@ -1,5 +1,5 @@
 /* On SIGUSR1 puts another mapping in the place of one of a few pages, and calls itself "done" then: with argv[2] "file",
- * of another file that has got the number of the same inode and cannot be told from the first by /proc/PID/maps; with
+ * of another file that has got the number of the same inode and looks like the first in /proc/PID/maps; with
  * "tracked", memory one page longer that this program write-protects by an asynchronous userfaultfd of its own, after
  * it has written to all of it. */
 #include "victim.h"

@@ -205,7 +205,7 @@ fn pre_dumps_belong_to_the_dump_that_follows() {
         let mut states = Vec::new();
         // Pages that do not fit go to the store as they come.
         if random.bool() {
-            dumps.limit_memory(random.u64(0..64) * PAGE as u64);
+            dumps.limit_memory(random.u64(0..64) * PAGE);
         }
         for number in 1..=random.u64(1..6) {
             memory.change(&mut random);

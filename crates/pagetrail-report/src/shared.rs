@@ -15,7 +15,7 @@ pub struct SharedPages {
     pub processes: usize,
     /// Different pages of this memory that were dirty in any of them, each once.
     pub distinct_pages: u64,
-    /// The same pages, each once for every process in which it was dirty.
+    /// These pages, each once for every process in which it was dirty.
     pub distinct_pages_of_each: u64,
     /// Bytes of a page.
     pub page_size: u64,

@@ -191,7 +191,7 @@ fn copies_of_userfaultfds() -> Vec<OwnedFd> {
     copies.map(Result::unwrap).collect()
 }
 
-/// Other tests may not begin before their userfaultfds can be told from those of this one.
+/// Other tests may not begin before their userfaultfds can be distinguished from those of this one.
 static ALONE: RwLock<()> = RwLock::new(());
 
 fn beside_others() -> RwLockReadGuard<'static, ()> {

@@ -419,7 +419,7 @@ mod tests {
     use super::*;
     use rustix::thread::gettid;
 
-    /// How often this thread has given up its processor to wait for something.
+    /// How often this thread has left its processor to wait for something.
     fn waits() -> u64 {
         let path = format!("/proc/self/task/{}/status", gettid().as_raw_nonzero());
         let text = std::fs::read_to_string(path).unwrap();

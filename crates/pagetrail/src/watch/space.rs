@@ -15,7 +15,7 @@ use super::config::Config;
 use super::deleted::Deleted;
 use super::discards::Discards;
 use super::latent::{Latent, Unwritable};
-use super::untracked::still_there;
+use super::untracked;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::{self, Maps};
@@ -244,8 +244,8 @@ impl Space {
     /// without a look at the mappings. What cannot be tracked shows nothing of what replaces it.
     fn has_all(&self) -> bool {
         self.within.as_ref().is_some_and(|within| {
-            let rest = within.difference(&self.armed);
-            rest.is_empty() || rest.difference(&self.compared).is_empty()
+            let unarmed = within.difference(&self.armed);
+            unarmed.difference(&self.compared).is_empty()
         })
     }
 
@@ -312,43 +312,14 @@ impl Space {
         Ok(())
     }
 
-    /// Notes where mappings have come, tracked or not, or others were `replaced`: a page there may
-    /// hold something else, and nothing but this says so of one that shows what a file holds.
-    fn add_remapped(&self, now: &[Region], replaced: &PageSet, pending: &mut Pending) {
-        let before: PageSet = self.regions.iter().map(|region| region.range).collect();
-        let now: PageSet = now.iter().map(|region| region.range).collect();
-        let mut remapped = now.difference(&before).union(replaced);
-        if let Some(within) = &self.within {
-            remapped = remapped.intersection(within);
-        }
-        pending.remapped.union_with(&remapped);
-    }
-
     /// Forgets memory that is gone or `replaced` by another mapping, arms new memory, and returns
     /// whether there was any.
     fn update(&mut self, replaced: &PageSet, pending: &mut Option<&mut Pending>) -> Result<bool> {
         let mapped: PageSet = self.regions.iter().map(|region| region.range).collect();
         let kept = mapped.difference(replaced);
         let mut gone = self.armed.union(&self.compared).difference(&kept);
-        let mut untracked = Vec::with_capacity(self.untracked.len());
-        for one in std::mem::take(&mut self.untracked) {
-            let whole = PageSet::from_iter([one.region.range]);
-            let there = still_there(&one, &self.regions, &kept);
-            if there == whole {
-                untracked.push(one);
-            } else if one.compared {
-                // What the copies of the rest show is not known otherwise: that pages were
-                // discarded, say, and hold what the file holds.
-                gone.union_with(&whole.difference(&there).intersection(&self.compared));
-                let parts = there.ranges().iter();
-                let parts = parts.filter_map(|part| one.region.cut(*part));
-                untracked.extend(parts.map(|region| UntrackedRegion {
-                    region,
-                    ..one.clone()
-                }));
-            }
-        }
-        self.untracked = untracked;
+        let changed = untracked::follow(&mut self.untracked, &self.regions, &kept);
+        gone.union_with(&changed.intersection(&self.compared));
         self.forget(&gone);
         // The same file, opened for writing, may be mapped in the place of one that was not.
         let writable = self

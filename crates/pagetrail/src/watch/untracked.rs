@@ -4,14 +4,37 @@ use crate::page_set::PageSet;
 use crate::region::Region;
 use crate::types::UntrackedRegion;
 
-/// What of the region is still mapped, and by mappings of the same kind. `kept`: what is mapped
-/// and was not replaced by another backing. A file may be mapped over itself at another offset,
-/// and a new file often has the inode number of a deleted one.
-pub(super) fn still_there(
-    untracked: &UntrackedRegion,
+/// Keeps of `all` what is still mapped as it was, and returns what is not. `kept`: what is mapped and
+/// was not replaced by another backing.
+///
+/// Of a compared region the rest stays as it is: what its copies show is not known otherwise, such as
+/// that pages were discarded and hold what the file holds. Any other is tried again.
+pub(super) fn follow(
+    all: &mut Vec<UntrackedRegion>,
     regions: &[Region],
     kept: &PageSet,
 ) -> PageSet {
+    let mut changed = PageSet::new();
+    for one in std::mem::take(all) {
+        let whole = PageSet::from_iter([one.region.range]);
+        let there = still_there(&one, regions, kept);
+        if there == whole {
+            all.push(one);
+            continue;
+        }
+        changed.union_with(&whole.difference(&there));
+        if one.compared {
+            let parts = there.ranges().iter();
+            let parts = parts.filter_map(|part| one.region.cut(*part));
+            all.extend(parts.map(|part| UntrackedRegion::new(part, &*one.reason, true)));
+        }
+    }
+    changed
+}
+
+/// What of the region is still mapped, and by mappings of the same kind. A file may be mapped over
+/// itself at another offset, and a new file often has the inode number of a deleted one.
+fn still_there(untracked: &UntrackedRegion, regions: &[Region], kept: &PageSet) -> PageSet {
     let region = &untracked.region;
     let kind = |region: &Region| {
         (

@@ -103,6 +103,18 @@ impl Space {
         self.rearm_replaced(&lost, pending)
     }
 
+    /// Notes where mappings have come, tracked or not, or others were `replaced`: a page there may
+    /// hold something else, and nothing but this says so of one that shows what a file holds.
+    pub(super) fn add_remapped(&self, now: &[Region], replaced: &PageSet, pending: &mut Pending) {
+        let before: PageSet = self.regions.iter().map(|region| region.range).collect();
+        let now: PageSet = now.iter().map(|region| region.range).collect();
+        let mut remapped = now.difference(&before).union(replaced);
+        if let Some(within) = &self.within {
+            remapped = remapped.intersection(within);
+        }
+        pending.remapped.union_with(&remapped);
+    }
+
     /// Arms the latent mappings in which the process now owns pages.
     pub(super) fn arm_owned(&mut self, pending: &mut Option<&mut Pending>) -> Result<()> {
         let owned = self.latent.owned()?;
