@@ -4,11 +4,11 @@ use crate::page_set::PageSet;
 use crate::region::Region;
 use crate::types::UntrackedRegion;
 
-/// Keeps of `all` what is still mapped as it was, and returns what is not. `kept`: what is mapped and
-/// was not replaced by another backing.
+/// Keeps of `all` what is still mapped as it was, and returns what is not. `kept`: what is mapped
+/// and was not replaced by another backing.
 ///
-/// Of a compared region the rest stays as it is: what its copies show is not known otherwise, such as
-/// that pages were discarded and hold what the file holds. Any other is tried again.
+/// Of a compared region the rest stays as it is: what its copies show is not known otherwise, such
+/// as that pages were discarded and hold what the file holds. Any other is tried again.
 pub(super) fn follow(
     all: &mut Vec<UntrackedRegion>,
     regions: &[Region],
