@@ -5,7 +5,9 @@
  * What no tracker can know it leaves alone. Nobody else writes to its shared memory; what is removed from shared memory
  * is not read before it is written; system calls write to a file only while nothing is stored to its mapping.
  *
- * usage: turmoil SECONDS SEED */
+ * With argv[3] it has no userfaultfd of its own.
+ *
+ * usage: turmoil SECONDS SEED [plain] */
 #include "victim.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -36,7 +38,8 @@
 #ifndef SYS_mseal
 #define SYS_mseal 462
 #endif
-enum { MOST = 48, FEW = 12, SEALED = 16 };
+/* GONE: a userfaultfd that was closed. */
+enum { MOST = 48, FEW = 12, SEALED = 16, GONE = -2 };
 
 struct region {
     char *start;
@@ -46,13 +49,14 @@ struct region {
     int on_disk;
     /* As many pages of the mapping lie past the end of the file. */
     size_t beyond;
-    /* It is registered with a userfaultfd of this program's own. */
+    /* It is registered with a userfaultfd of this program's own, or was. */
     int uffd;
 };
 
 static struct region regions[MOST];
 static int count, random_file, data_file, own_memory, own_process, sockets[2];
 static char *sealed;
+static int is_plain;
 static uint64_t state;
 
 static uint64_t below(uint64_t bound) {
@@ -207,7 +211,7 @@ static void advise(struct region *region, char *at, size_t len) {
                                   MADV_REMOVE};
     int advice = advices[below(7)];
     if (advice == MADV_POPULATE_WRITE && region->unwritable) return;
-    if (region->uffd >= 0) return;
+    if (region->uffd != -1) return;
     struct iovec part = {at, len};
     /* Of some advices only a process of Linux 6.13 may give itself any by this call. */
     if (below(4) || syscall(SYS_process_madvise, own_process, &part, 1ul, advice, 0u) < 0) madvise(at, len, advice);
@@ -360,9 +364,10 @@ static void poke(struct region *region, char *at, size_t len) {
 
 /* A userfaultfd of its own comes to a new mapping and goes. */
 static void track_itself(struct region *region) {
+    if (is_plain) return;
     if (region->uffd >= 0) {
         close(region->uffd);
-        region->uffd = -1;
+        region->uffd = GONE;
         return;
     }
     size_t pages = 1 + below(64);
@@ -451,6 +456,7 @@ static void step(void) {
 
 int main(int argc, char **argv) {
     victim_start(argc, argv);
+    is_plain = argc > 3;
     state = (argc > 2 ? strtoull(argv[2], 0, 10) : 1) * 7919 + 88172645463325252ull;
     random_file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
     data_file = on_disk(64);
