@@ -305,6 +305,51 @@ fn numbers_are_served_while_checkpoints_are_taken() {
     drop(child);
 }
 
+/// What is said of the progress of a command that succeeds: lines of JSON, the last one at the end.
+fn progress(directory: &Path, arguments: &[&str]) -> Value {
+    let output = run(directory, &[arguments, &["--progress"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+    let text = String::from_utf8(output.stderr).expect("UTF-8");
+    let lines = text.lines();
+    let lines: Vec<Value> = lines
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let (last, before) = lines.split_last().expect("a line");
+    assert!(before.iter().all(|line| line["is_over"] == false), "{text}");
+    assert!(last["is_over"] == true && last["schema"] == 1, "{text}");
+    last.clone()
+}
+
+#[test]
+fn programs_learn_how_far_long_work_is() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let here = directory.path();
+    let busy = Running::busy();
+    let take = ["checkpoint", "-p", &busy.pid(), "--store", "s"];
+    for _ in 0..3 {
+        let said = progress(here, &take);
+        assert_eq!(said["step"], "saving pages", "{said}");
+        assert!(said["done_bytes"].as_u64() > Some(4096), "{said}");
+    }
+    for (arguments, step) in [
+        (&["verify", "s"][..], "checking pages"),
+        (&["export", "s", "--raw", "raw"], "writing pages"),
+        (&["squash", "s", "1", "2"], "writing packs anew"),
+        (&["prune", "s", "--keep-last", "1"], "writing packs anew"),
+    ] {
+        let said = progress(here, arguments);
+        assert_eq!(said["step"], step, "{said}");
+        if !step.contains("anew") {
+            let (done, total) = (&said["done_bytes"], &said["total_bytes"]);
+            assert!(done == total && done.as_u64() > Some(4096), "{said}");
+            assert_eq!(said["left_ms"], 0, "{said}");
+            assert!(said["bytes_per_second"].as_f64() > Some(0.0), "{said}");
+        }
+    }
+    // Without it nothing is said where standard error is no terminal.
+    assert!(run(here, &["verify", "s"]).stderr.is_empty());
+}
+
 #[test]
 fn a_number_without_an_interval_is_taken_without_delay() {
     let directory = tempfile::tempdir().expect("a temporary directory");

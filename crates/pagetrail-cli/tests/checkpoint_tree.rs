@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{error_line, pagetrail, run};
@@ -230,6 +231,84 @@ fn the_processes_of_a_control_group_are_saved() {
     assert!(line.starts_with("instant 2: 3 processes, "), "{line}");
     let text = text(here, &["verify", "s"]);
     assert!(text.contains("2 instants"), "{text}");
+    relay.goes_on();
+    drop(relay);
+}
+
+#[test]
+fn a_control_group_that_changes_meanwhile_is_saved_or_refused_in_a_line() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let Some(group) = Cgroup::new() else {
+        pagetrail_skips::not_here("no control group of version 2 can be made here");
+        return;
+    };
+    let below = group.0.join("below");
+    let relay = Relay::start(here);
+    relay.pids.iter().for_each(|pid| group.take(*pid));
+    let path = group.0.display().to_string();
+    let is_over = AtomicBool::new(false);
+    let seed = std::env::var("PAGETRAIL_SEED").ok();
+    let seed = seed
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..));
+    println!("PAGETRAIL_SEED={seed}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Processes that come, go, and move; groups that are made and removed.
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut others: Vec<Child> = Vec::new();
+            while !is_over.load(Ordering::Relaxed) {
+                let member = relay.pids[random.usize(..relay.pids.len())];
+                let to =
+                    |group: &Path, pid: u32| fs::write(group.join("cgroup.procs"), pid.to_string());
+                // Each may fail: a group that is not there, a process that has ended.
+                match random.u32(..6) {
+                    0 => drop(fs::create_dir(&below)),
+                    1 => drop(fs::remove_dir(&below)),
+                    2 => drop(to(&below, member)),
+                    3 => drop(to(&group.0, member)),
+                    4 if others.len() < 4 => {
+                        let mut shell = Command::new("sh");
+                        let shell = shell.args(["-c", "while :; do /bin/true; done"]);
+                        let child = shell.spawn().expect("it starts");
+                        let _ = to(&group.0, child.id());
+                        others.push(child);
+                    }
+                    _ => {
+                        if let Some(mut child) = others.pop() {
+                            child.kill().expect("it was not waited for");
+                            child.wait().expect("it was killed");
+                        }
+                    }
+                }
+                std::thread::sleep(Duration::from_micros(random.u64(..3000)));
+            }
+            for mut child in others {
+                child.kill().expect("it was not waited for");
+                child.wait().expect("it was killed");
+            }
+        });
+        let mut saved = 0;
+        for _ in 0..12 {
+            let take = ["checkpoint", "--cgroup", &path, "--store", "s"];
+            let output = run(here, &take);
+            match output.status.code() {
+                Some(0) => saved += 1,
+                _ => drop(error_line(&output, 2)),
+            }
+            relay.goes_on();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        println!("{saved} of 12 were saved");
+    });
+    // Once nothing changes any more, it is as ever.
+    relay.pids.iter().for_each(|pid| group.take(*pid));
+    let _ = fs::remove_dir(&below);
+    let line = text(here, &["checkpoint", "--cgroup", &path, "--store", "s"]);
+    assert!(line.contains(": 3 processes, "), "{line}");
+    let text = text(here, &["verify", "s"]);
+    assert!(text.contains("nothing damaged"), "{text}");
     relay.goes_on();
     drop(relay);
 }

@@ -135,6 +135,6 @@ mod tests {
         assert_eq!(nothing, "verifying: 7 s; checking pages: 0 B");
         progress.begin("checking pages", 3 << 20);
         let begun = line("verifying", elapsed, progress.look());
-        assert_eq!(begun, "verifying: 7 s; checking pages: 0 B of 3.00 MiB");
+        assert_eq!(begun, "verifying: 7 s; checking pages: 0 B of 3 MiB");
     }
 }
