@@ -1,4 +1,4 @@
-//! [`Handle`]: what pointers to checkpointers and snapshots point to, with a lock that refuses
+//! `Handle`: what pointers to checkpointers and snapshots point to, with a lock that refuses
 //! instead of waiting.
 
 use crate::failure::{Failure, Status};
