@@ -125,8 +125,7 @@ pub(super) fn another_part(t: &mut Trial<'_>) -> Outcome {
 /// A page that was written shows again what the file holds once its mapping has come anew. The new
 /// one may be of program text, which is not tracked before the process owns a page in it.
 pub(super) fn back_to_file(t: &mut Trial<'_>) -> Outcome {
-    t.needs_free_mappings()?;
-    t.needs_whole()?;
+    t.needs_unwritable()?;
     let p = page_size();
     for (is_seen_gone, rights) in [(false, "rw"), (false, "r"), (true, "rw"), (true, "r")] {
         let Ok(start) = t.actor.try_act("map file-kept 16") else {

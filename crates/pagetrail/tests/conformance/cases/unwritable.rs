@@ -5,7 +5,7 @@ use crate::actor::poke;
 use pagetrail::{Technique, page_size};
 
 impl Trial<'_> {
-    fn needs_unwritable(&self) -> Outcome {
+    pub(super) fn needs_unwritable(&self) -> Outcome {
         self.needs_free_mappings()?;
         self.needs_whole()?;
         match self.technique {
