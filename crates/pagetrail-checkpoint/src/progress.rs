@@ -62,6 +62,14 @@ impl Progress {
         });
     }
 
+    /// All of the step is done, also what needed no work.
+    pub fn end(&self) {
+        if let Some(step) = *self.step() {
+            let total = step.total_bytes;
+            self.done_bytes.fetch_max(total, Ordering::Relaxed);
+        }
+    }
+
     /// There is so much more to do in this step.
     pub(crate) fn expect(&self, bytes: u64) {
         if let Some(step) = &mut *self.step() {

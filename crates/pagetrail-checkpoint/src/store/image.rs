@@ -66,6 +66,16 @@ impl Image {
         &self.manifest
     }
 
+    /// The pages that the store has contents of; the others are zeros.
+    pub fn stored_pages(&self) -> PageSet {
+        let is_stored = |run: &&Run| matches!(run.source, Source::Stored { .. });
+        let stored = self.map.runs().iter().filter(is_stored);
+        let end = |run: &Run| run.start + run.pages * self.map.page_size();
+        stored
+            .filter_map(|run| PageRange::new(run.start, end(run)))
+            .collect()
+    }
+
     /// How far long work on the image's store is ([`Store::progress`]).
     pub fn progress(&self) -> &Arc<Progress> {
         self.packs.store().progress()
@@ -174,12 +184,7 @@ impl Image {
 
     /// Reads all pages that the store has contents of, for nothing but their hashes.
     pub(super) fn read_all(&mut self) -> Result<()> {
-        let is_stored = |run: &&Run| matches!(run.source, Source::Stored { .. });
-        let stored = self.map.runs().iter().filter(is_stored);
-        let bytes = |run: &Run| run.pages * self.map.page_size();
-        let stored: PageSet = stored
-            .filter_map(|run| PageRange::new(run.start, run.start + bytes(run)))
-            .collect();
+        let stored = self.stored_pages();
         self.progress().begin("reading pages", stored.bytes());
         let mut buffer = Vec::new();
         for chunk in chunks(stored.ranges(), self.map.page_size()) {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use pagetrail_checkpoint::{Change, Error};
@@ -32,9 +33,9 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
     }
     let forms = [&args.core, &args.raw, &args.criu];
     let forms = forms.into_iter().flatten().count() as u64;
-    let progress = image.progress();
-    progress.begin("writing pages", forms * image.pages().bytes());
-    let waiting = Waiting::on("writing the contents", progress, args.progress);
+    let progress = Arc::clone(image.progress());
+    progress.begin("writing pages", forms * image.stored_pages().bytes());
+    let waiting = Waiting::on("writing the contents", &progress, args.progress);
     if let Some(path) = &args.core {
         image.export_core(path).map_err(exists)?;
     }
@@ -45,6 +46,7 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
         make_directory(path)?;
         image.export_criu(path, args.lazy).map_err(plain)?;
     }
+    progress.end();
     drop(waiting);
     let document = json!({
         "schema": 1,
