@@ -2,6 +2,7 @@
 //! running, and whole instants in its store.
 
 #![cfg(target_arch = "x86_64")]
+#![allow(clippy::print_stdout, reason = "tests print what they did")]
 
 mod common;
 

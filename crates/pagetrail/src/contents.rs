@@ -44,8 +44,8 @@ pub fn pages_with_content(pid: u32, region: &Region) -> Result<PageSet> {
 ///
 /// # Errors
 ///
-/// [`Error::Io`] if the process's `pagemap` cannot be opened or read; [`Error::Gone`] if the process
-/// has ended or executed another program.
+/// [`Error::Io`] if the process's `pagemap` cannot be opened or read; [`Error::Gone`] if the
+/// process has ended or executed another program.
 pub fn owned_pages(pid: u32, region: &Region) -> Result<PageSet> {
     let failed = || Error::io("reading pagemap");
     let pagemap = Pagemap::open(Some(pid)).map_err(failed())?;
