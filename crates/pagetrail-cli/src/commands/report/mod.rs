@@ -209,8 +209,7 @@ fn overview(
     match most.filter(|row| row.number != 0 && row.page_writes > 0) {
         Some(row) => writeln!(
             out,
-            "\nprocess {first}, the first; {} wrote most: --process {} reports on it\n",
-            words::printable(row.name()),
+            "\nprocess {first}, the first; --process {} reports on the one that wrote most\n",
             row.pid
         ),
         None => writeln!(
