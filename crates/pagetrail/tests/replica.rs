@@ -303,10 +303,16 @@ fn run(
     launched: bool,
     max_overhead: Option<f64>,
 ) -> (u64, Vec<String>) {
+    // The copies of `compare` are made while the program is stopped, and the same must hold here.
+    let stopping = matches!(technique, Compare | Userfaultfd);
     let mut command = Command::new(victim_program(victim).unwrap());
     command
         .args(["600", &seed.to_string()])
         .stdout(Stdio::null());
+    if victim == "turmoil" && !stopping {
+        // Memory that the program itself tracks is compared, which needs a program that is stopped.
+        command.arg("plain");
+    }
     let start = |target: Target| {
         let watch = Watch::builder().target(target).technique(technique);
         let watch = match max_overhead {
@@ -331,8 +337,6 @@ fn run(
         std::thread::sleep(Duration::from_millis(20));
         (start(Target::process(pid).unwrap()), program)
     };
-    // The copies of `compare` are made while the program is stopped, and the same must hold here.
-    let stopping = matches!(technique, Compare | Userfaultfd);
     let mut replica = Replica::of(program.pid);
     if stopping {
         program.stop();
