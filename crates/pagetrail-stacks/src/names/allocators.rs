@@ -31,7 +31,7 @@ pub(super) fn is_arena(range: PageRange, memory: &impl Memory) -> bool {
     let Some([arena, previous, size, writable]) = memory.words(start) else {
         return false;
     };
-    // What is behind the heap when its mapping is read may be a part of it by now.
+    // What follows the heap when its mapping is read may be a part of it by now.
     if range.start() - start > writable {
         return false;
     }
