@@ -1,7 +1,7 @@
 /* On SIGUSR1 puts another mapping in the place of one of a few pages, and calls itself "done" then: with argv[2] "file",
- * of another file that has got the number of the same inode and looks like the first in /proc/PID/maps; with
- * "tracked", memory one page longer that this program write-protects by an asynchronous userfaultfd of its own, after
- * it has written to all of it. */
+ * of another file that has got the number of the same inode and looks like the first in /proc/PID/maps; with "split",
+ * of such a file, in several mappings; with "tracked", memory one page longer that this program write-protects by an
+ * asynchronous userfaultfd of its own, after it has written to all of it. */
 #include "victim.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -59,10 +59,11 @@ static int are_reused(void) {
 }
 
 /* Whether it could be done. */
-static int another_file(void) {
+static int another_file(int splits) {
     ino_t first = number;
     CHECK(munmap(memory, PAGES * PAGE) == 0);
     map_file(new_file(2), MAP_FIXED_NOREPLACE);
+    if (splits) CHECK(mprotect(memory + PAGE, PAGE, PROT_READ | PROT_EXEC) == 0);
     return number == first;
 }
 
@@ -87,7 +88,7 @@ static void tracked(int uffd) {
 int main(int argc, char **argv) {
     victim_start(argc, argv);
     CHECK(argc > 2);
-    int of_file = !strcmp(argv[2], "file"), uffd = -1;
+    int splits = !strcmp(argv[2], "split"), of_file = splits || !strcmp(argv[2], "file"), uffd = -1;
     struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART};
     sigaction(SIGUSR1, &action, NULL);
     /* Far from all other mappings. */
@@ -104,7 +105,7 @@ int main(int argc, char **argv) {
     victim_ready();
     while (!asked && !over()) usleep(500);
     int is_done = 1;
-    if (of_file) is_done = another_file();
+    if (of_file) is_done = another_file(splits);
     else tracked(uffd);
     /* Somebody else may have been faster, and have got the number. */
     prctl(PR_SET_NAME, is_done ? "done" : "late");

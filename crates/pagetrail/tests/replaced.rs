@@ -72,10 +72,13 @@ fn a_file_with_the_number_of_a_deleted_one_is_another() {
         return row(subject, "any", "absent", "needs CAP_CHECKPOINT_RESTORE");
     }
     for technique in working(subject, &[PagemapScan, Adaptive, SoftDirty, Compare]) {
-        let Some((is_replaced, ..)) = round_after("file", technique) else {
-            return;
-        };
-        assert!(is_replaced, "{technique}");
+        // With the borders that the mapping had before, and with others.
+        for what in ["file", "split"] {
+            let Some((is_replaced, ..)) = round_after(what, technique) else {
+                return;
+            };
+            assert!(is_replaced, "{technique}, {what}");
+        }
         row(subject, technique.name(), "works", "");
     }
 }

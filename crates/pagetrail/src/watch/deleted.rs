@@ -27,21 +27,29 @@ impl Deleted {
         }
     }
 
-    /// Looks from now on at those of these mappings whose files are deleted. It has to be permitted
+    /// Looks from now on at those of these mappings whose files are deleted, and returns where one
+    /// that was looked at with other borders had another file. It has to be permitted
     /// (`proc_pid_map_files(5)`).
-    pub(super) fn follow<'a>(&mut self, regions: impl Iterator<Item = &'a Region>) {
+    pub(super) fn follow<'a>(&mut self, regions: impl Iterator<Item = &'a Region>) -> PageSet {
         let known = std::mem::take(&mut self.files);
         let deleted = regions.filter(|region| region.name.ends_with(" (deleted)"));
-        let files = deleted.filter_map(|region| {
+        let mut replaced = PageSet::new();
+        for region in deleted {
             let range = region.range;
             let before = known.iter().find(|(known, _)| *known == range);
             let handle = match before {
-                Some((_, handle)) => handle.clone(),
-                None => self.file(range)?,
+                // Whether it is that still, the round will see.
+                Some((_, handle)) => Some(handle.clone()),
+                None => self.file(range),
             };
-            Some((range, handle))
-        });
-        self.files = files.collect();
+            let Some(handle) = handle else {
+                continue;
+            };
+            let others = known.iter().filter(|(_, known)| *known != handle);
+            replaced.extend(others.filter_map(|(known, _)| known.intersection(&range)));
+            self.files.push((range, handle));
+        }
+        replaced
     }
 
     /// The mappings that have another file now.
@@ -49,7 +57,7 @@ impl Deleted {
         let mut files = std::mem::take(&mut self.files);
         let mut replaced = PageSet::new();
         for (range, before) in &mut files {
-            // One with other borders is found by its text.
+            // One with other borders is found when the mappings are read again.
             if let Some(now) = self.file(*range).filter(|now| now != before) {
                 replaced.insert(*range);
                 *before = now;

@@ -342,9 +342,12 @@ impl Space {
             .regions
             .iter()
             .filter(|region| self.care(region) == Care::WhenOwned);
-        deleted.follow(latent.clone());
+        let other_files = deleted.follow(latent.clone());
         let mut latent: PageSet = latent.map(|region| region.range).collect();
         self.deleted = deleted;
+        if let Some(pending) = pending {
+            pending.remapped.union_with(&other_files);
+        }
         if let Some(within) = &self.within {
             latent = latent.intersection(within);
         }
