@@ -384,8 +384,13 @@ fn traces(pid: u32, paddings: &[(u64, Vec<u8>)]) -> Vec<String> {
         found.push("mappings are registered with a userfaultfd".into());
     }
     for (at, before) in paddings {
-        if read_memory(pid, *at).is_some_and(|now| now != *before) {
-            found.push(format!("code at {at:#x} has changed"));
+        let now = read_memory(pid, *at).unwrap_or_else(|| before.clone());
+        let bytes = || now.iter().zip(before);
+        if let Some(first) = bytes().position(|(now, before)| now != before) {
+            let last = bytes().rposition(|(now, before)| now != before);
+            let now = &now[first..=last.unwrap_or(first)];
+            let at = at + first as u64;
+            found.push(format!("code at {at:#x} has changed: it is {now:02x?}"));
         }
     }
     found
