@@ -54,3 +54,39 @@ fn still_there(untracked: &UntrackedRegion, regions: &[Region], kept: &PageSet) 
         .collect();
     same.intersection(kept)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page_set::PageRange;
+
+    fn pages(from: u64, to: u64) -> PageRange {
+        PageRange::new(from << 12, to << 12).unwrap()
+    }
+
+    /// What is left of an untracked region of pages 10 to 20 when these are still mapped, and what
+    /// of it has changed.
+    fn left(compared: bool, now: &[PageRange]) -> (Vec<PageRange>, PageSet) {
+        let whole = Region::scratch(pages(10, 20));
+        let mut all = vec![UntrackedRegion::new(whole, "why", compared)];
+        let regions: Vec<Region> = now.iter().map(|range| Region::scratch(*range)).collect();
+        let changed = follow(&mut all, &regions, &now.iter().copied().collect());
+        let kept = |one: &UntrackedRegion| one.compared == compared && one.reason == "why";
+        assert!(all.iter().all(kept), "{all:?}");
+        (all.iter().map(|one| one.region.range).collect(), changed)
+    }
+
+    #[test]
+    fn of_a_compared_region_that_is_cut_the_rest_stays_and_any_other_is_tried_again() {
+        let whole = [pages(5, 20)];
+        let cut = [pages(10, 13), pages(15, 20)];
+        for compared in [false, true] {
+            let same = (vec![pages(10, 20)], PageSet::new());
+            assert_eq!(left(compared, &whole), same);
+            assert_eq!(left(compared, &[]), (vec![], pages(10, 20).into()));
+        }
+        let middle: PageSet = pages(13, 15).into();
+        assert_eq!(left(true, &cut), (cut.to_vec(), middle.clone()));
+        assert_eq!(left(false, &cut), (vec![], middle));
+    }
+}
