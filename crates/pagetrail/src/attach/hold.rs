@@ -323,7 +323,7 @@ fn held(pid: u32, found: &Found) -> Vec<HeldThread> {
 mod tests {
     use super::*;
     use crate::proc::status::Status;
-    use std::process::Command;
+    use std::process::{Command, Stdio};
 
     /// The holder may wait for what comes only when the process goes on.
     #[test]
@@ -344,5 +344,32 @@ mod tests {
         let_go.now();
         held.kill().unwrap();
         held.wait().unwrap();
+    }
+
+    /// Nothing stops in no time, so almost each of these holds fails while `dd` is in a
+    /// transfer; what it counts are transfers of the whole length, and shorter ones.
+    #[test]
+    fn a_hold_that_fails_cuts_no_transfer_short() {
+        let arguments = ["if=/dev/urandom", "of=/dev/null", "bs=16M", "count=8"];
+        let mut dd = Command::new("dd");
+        dd.args(arguments).env("LC_ALL", "C").stderr(Stdio::piped());
+        let mut dd = dd.spawn().unwrap();
+        let task = Task {
+            pid: dd.id(),
+            tracker: std::process::id(),
+            timeout: Duration::ZERO,
+            registers: false,
+        };
+        let mut failed = 0;
+        while dd.try_wait().unwrap().is_none() {
+            let outcome = Hold::start(task);
+            failed += u32::from(matches!(outcome, Err(Error::NotStopping { .. })));
+            drop(outcome);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let said = dd.wait_with_output().unwrap().stderr;
+        let said = String::from_utf8_lossy(&said);
+        assert!(said.contains("8+0 records in"), "{failed}: {said}");
+        assert!(failed > 0, "each hold came at once");
     }
 }

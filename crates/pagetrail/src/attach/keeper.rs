@@ -320,3 +320,49 @@ fn rewrite(pid: u32, threads: &[Stopped], addresses: &mut Vec<u64>) {
         thread.is_some_and(|thread| thread.tracee.poke(address, word).is_ok())
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attach::agent;
+
+    /// What becomes of a process (here one without threads) after these orders, and then the one to
+    /// let go, or the tracker's end.
+    fn end_after(orders: &[Order], lets_go: bool) -> End {
+        let (client, link) = agent::connect().unwrap();
+        let board = Mutex::default();
+        std::thread::scope(|scope| {
+            let agent = scope.spawn(|| obey(std::process::id(), &[], &link, &board));
+            for &order in orders {
+                assert_eq!(client.ask(order as u8), Some(DONE), "{order:?}");
+            }
+            if lets_go {
+                client.tell(Order::LetGo as u8);
+            } else {
+                drop(client);
+            }
+            agent.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn threads_that_were_left_as_they_are_are_let_go_at_once() {
+        use Order::{GoOnIfAbandoned, KillIfAbandoned, Rewrite, SetRegisters};
+        for (orders, let_go, abandoned) in [
+            (&[][..], End::AtOnce, End::AtOnce),
+            (&[Rewrite, Rewrite], End::AtOnce, End::AtOnce),
+            (&[SetRegisters], End::OneByOne, End::OneByOne),
+            (&[SetRegisters, Rewrite], End::OneByOne, End::OneByOne),
+            (&[KillIfAbandoned], End::OneByOne, End::Kill),
+            (&[KillIfAbandoned, SetRegisters], End::OneByOne, End::Kill),
+            (
+                &[KillIfAbandoned, GoOnIfAbandoned],
+                End::OneByOne,
+                End::OneByOne,
+            ),
+        ] {
+            assert_eq!(end_after(orders, true), let_go, "{orders:?}");
+            assert_eq!(end_after(orders, false), abandoned, "{orders:?}");
+        }
+    }
+}
