@@ -45,6 +45,11 @@ use std::time::{Duration, Instant};
 /// How long the injected code may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The process runs on meanwhile, but for the thread that executes the code.
+fn time_for_code() -> Backoff {
+    Backoff::until(Instant::now() + TIMEOUT).patient()
+}
+
 /// What came of it.
 #[derive(Debug)]
 pub(crate) struct Fetched {
@@ -211,7 +216,7 @@ fn execute(stopped: &mut Stopped, pid: u32, helper: Helper, flags: u32) -> Attem
             Ok(()) | Err(Errno::SRCH) => {}
             Err(errno) => return Err(errno),
         }
-        wait_for_trap(&stopped.tracee, Instant::now() + TIMEOUT)
+        wait_for_trap(&stopped.tracee, time_for_code())
     });
     match trapped {
         Ok(true) => {}
@@ -266,7 +271,7 @@ impl Run {
     /// of which this gives a copy.
     fn step_through(&self, tracee: &Tracee) -> Attempt<OwnedFd> {
         let failed = Failure::of("follow the injected call");
-        let mut backoff = Backoff::until(Instant::now() + TIMEOUT);
+        let mut backoff = time_for_code();
         let mut copied = None;
         let mut stops_at_end = 0;
         tracee.resume(Resume::ToSyscall, 0).map_err(&failed)?;
@@ -378,7 +383,7 @@ fn finish_helper(created: &Tracee, backoff: &mut Backoff) {
             Ok(Some(Change::Exited(_) | Change::Killed(_))) | Err(_) => return,
             Ok(Some(Change::Signal(signal))) => drop(created.resume(Resume::Free, signal)),
             Ok(Some(_)) => drop(created.resume(Resume::Free, 0)),
-            Ok(None) if backoff.wait() => {}
+            Ok(None) if backoff.wait_for(created) => {}
             Ok(None) => return,
         }
     }
@@ -389,7 +394,7 @@ pub(super) fn next(tracee: &Tracee, backoff: &mut Backoff) -> Attempt<Change> {
     loop {
         match tracee.poll() {
             Ok(Some(change)) => return Ok(change),
-            Ok(None) if backoff.wait() => {}
+            Ok(None) if backoff.wait_for(tracee) => {}
             Ok(None) => return Err(Failure::NotStopping(TIMEOUT)),
             Err(errno) => return Err(Failure::Call("follow the injected call", errno)),
         }

@@ -248,7 +248,7 @@ fn diverted<T>(thread: &Stopped, work: impl FnOnce(&Caller<'_>) -> Attempt<T>) -
             Ok(()) | Err(Errno::SRCH) => {}
             Err(errno) => return Err(errno),
         }
-        if !wait_for_trap(tracee, Instant::now() + TIMEOUT)? {
+        if !wait_for_trap(tracee, Backoff::until(Instant::now() + TIMEOUT))? {
             return Err(Errno::SRCH);
         }
         tracee.block_signals(thread.blocked)?;

@@ -10,7 +10,7 @@
 
 use super::inject;
 use super::privilege;
-use super::stop::{Stopped, is_ours, wait_for_trap};
+use super::stop::{Backoff, Stopped, is_ours, wait_for_trap};
 use super::target_check;
 use crate::error::{Error, Result};
 use crate::proc::status;
@@ -314,7 +314,7 @@ impl Keeper {
             |errno| target_check::explain(pid, "stop it before its first instruction", errno);
         tracee.interrupt().map_err(failed)?;
         tracee.resume(Resume::Free, 0).map_err(failed)?;
-        if !wait_for_trap(tracee, since + EXEC_TIMEOUT).map_err(failed)? {
+        if !wait_for_trap(tracee, Backoff::until(since + EXEC_TIMEOUT)).map_err(failed)? {
             return Err(Error::Gone { pid });
         }
         let Need::Userfaultfd { kernel_faults } = self.need else {

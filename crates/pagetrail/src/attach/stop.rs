@@ -320,10 +320,7 @@ pub(super) fn see_off(pid: u32, waiting: &mut Waiting) {
         match first(pid, waiting, Instant::now() + LOOK) {
             Ok(Some(late)) => drop(late.release()),
             Ok(None) => {
-                let is_starved = waiting.iter().any(|(tracee, _)| {
-                    Status::of_thread(pid, tracee.tid()).is_ok_and(|status| status.state == 'R')
-                });
-                let timeout = if is_starved {
+                let timeout = if waiting.iter().any(|(tracee, _)| is_starved(tracee)) {
                     STARVED_TIMEOUT
                 } else {
                     THREAD_TIMEOUT
@@ -339,12 +336,11 @@ pub(super) fn see_off(pid: u32, waiting: &mut Waiting) {
 
 /// Waits until the thread traps, passing on signals that come first; false when it ended or time is
 /// up.
-pub(crate) fn wait_for_trap(tracee: &Tracee, deadline: Instant) -> Result<bool, Errno> {
-    let mut backoff = Backoff::until(deadline);
+pub(crate) fn wait_for_trap(tracee: &Tracee, mut backoff: Backoff) -> Result<bool, Errno> {
     loop {
         match trapped(tracee)? {
             Some(trapped) => return Ok(trapped),
-            None if backoff.wait() => {}
+            None if backoff.wait_for(tracee) => {}
             None => return Ok(false),
         }
     }
@@ -371,6 +367,7 @@ pub(crate) struct Backoff {
     deadline: Instant,
     began: Instant,
     tries: u32,
+    is_patient: bool,
 }
 
 /// For how long polling is tried before sleeping. It beats sleeping where what is waited for is
@@ -388,6 +385,15 @@ impl Backoff {
             deadline,
             began: Instant::now(),
             tries: 0,
+            is_patient: false,
+        }
+    }
+
+    /// Lets a thread have more time that gets no processor: for what holds up nobody else.
+    pub(super) fn patient(self) -> Self {
+        Self {
+            is_patient: true,
+            ..self
         }
     }
 
@@ -408,6 +414,26 @@ impl Backoff {
         });
         true
     }
+
+    /// Waits a little for a thread; false when its time is up.
+    pub(super) fn wait_for(&mut self, tracee: &Tracee) -> bool {
+        if self.wait() {
+            return true;
+        }
+        let has_time = self.is_patient && self.began.elapsed() < STARVED_TIMEOUT;
+        let goes_on = has_time && is_starved(tracee);
+        if goes_on {
+            std::thread::sleep(LOOK);
+        }
+        goes_on
+    }
+}
+
+/// Whether a thread that does not come to a stop is runnable: it gets no processor.
+fn is_starved(tracee: &Tracee) -> bool {
+    let tid = tracee.tid();
+    // The directory of a thread is not listed, and there all the same.
+    Status::of_thread(tid, tid).is_ok_and(|status| status.state == 'R')
 }
 
 fn is_alive(pid: u32, tid: u32) -> bool {
