@@ -4,7 +4,9 @@
 //! The tracked program pays nothing between rounds; a round costs a copy and a comparison of
 //! everything that is populated, and the copies take as much memory again. It detects changes of
 //! content, exact to the byte. A store that leaves a page as it was between two rounds is invisible
-//! to it, which is harmless to any consumer that needs the content.
+//! to it, which is harmless to a consumer that reads the content at the instant of the collect. One
+//! that copies a page later, while the program runs, may copy what is gone by the next collect, and
+//! no round reports that: memory that is moved away and back, say.
 
 use super::{ArmError, Armed, Collected, Tracker};
 use crate::error::{Error, Result};
