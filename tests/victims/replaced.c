@@ -1,7 +1,8 @@
 /* On SIGUSR1 puts another mapping in the place of one of a few pages, and calls itself "done" then: with argv[2] "file",
  * of another file that has got the number of the same inode and looks like the first in /proc/PID/maps; with "split",
  * of such a file, in several mappings; with "tracked", memory one page longer that this program write-protects by an
- * asynchronous userfaultfd of its own, after it has written to all of it. */
+ * asynchronous userfaultfd of its own, after it has written to all of it; with "same", such memory that looks like the
+ * first in /proc/PID/maps. */
 #include "victim.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -73,8 +74,8 @@ static int open_userfaultfd(void) {
     return uffd < 0 || ioctl(uffd, UFFDIO_API, &api) != 0 ? -1 : uffd;
 }
 
-static void tracked(int uffd) {
-    size_t len = (PAGES + 1) * PAGE;
+static void tracked(int uffd, size_t pages) {
+    size_t len = pages * PAGE;
     CHECK(munmap(memory, PAGES * PAGE) == 0);
     CHECK(mmap(memory, len, RIGHTS, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == memory);
     struct uffdio_range range = {(uintptr_t)memory, len};
@@ -106,7 +107,7 @@ int main(int argc, char **argv) {
     while (!asked && !over()) usleep(500);
     int is_done = 1;
     if (of_file) is_done = another_file(splits);
-    else tracked(uffd);
+    else tracked(uffd, PAGES + !!strcmp(argv[2], "same"));
     /* Somebody else may have been faster, and have got the number. */
     prctl(PR_SET_NAME, is_done ? "done" : "late");
     victim_rest();

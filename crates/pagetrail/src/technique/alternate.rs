@@ -119,6 +119,10 @@ impl Tracker for Alternate {
         self.current().add_populated(region, out)
     }
 
+    fn may_be_others(&mut self, span: PageRange) -> bool {
+        self.now == AccessKind::Writes && self.writes.may_be_others(span)
+    }
+
     fn is_others(&mut self, range: PageRange) -> bool {
         self.now == AccessKind::Writes && self.writes.is_others(range)
     }

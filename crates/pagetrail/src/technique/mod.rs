@@ -116,6 +116,13 @@ pub(crate) trait Tracker: Send {
         false
     }
 
+    /// Whether somebody else's tracker has memory in `span`, so that each mapping is to be checked
+    /// by [`Self::is_others`]. The last page of the span must be one that cannot be armed; then
+    /// nothing is changed.
+    fn may_be_others(&mut self, _: PageRange) -> bool {
+        false
+    }
+
     /// Sets what a fault counts against a false positive, as a multiple of its price, for a
     /// technique that predicts.
     fn weigh_faults(&mut self, _: f64) {}

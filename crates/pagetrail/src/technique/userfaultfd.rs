@@ -294,6 +294,10 @@ impl Tracker for Userfaultfd {
         first.is_some_and(|first| self.pagemap.is_tracked_asynchronously(first, vector))
     }
 
+    fn may_be_others(&mut self, _: PageRange) -> bool {
+        true // To check each mapping is cheap beside protecting its first page.
+    }
+
     fn forget(&mut self, range: PageRange) {
         self.armed.remove(range);
     }

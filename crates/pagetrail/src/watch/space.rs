@@ -8,6 +8,7 @@
 mod care;
 #[cfg(all(feature = "attach", target_arch = "x86_64"))]
 mod frozen;
+mod others;
 mod passed_on;
 
 use super::backing::{changed, others};
@@ -26,6 +27,7 @@ use crate::types::{
     Event, PredictionStats, ReportPages, TrackMode, UntrackedPolicy, UntrackedRegion,
 };
 use care::Care;
+use others::Questions;
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -77,6 +79,8 @@ pub(crate) struct Space {
     changed: PageSet,
     /// Whether the target has memory that another tracker has, one of its own, say.
     has_others: bool,
+    /// How it is asked whether it has, until its mappings change.
+    questions: Option<Questions>,
     /// Whether the armed memory has changed since `discards` last followed it.
     rearranged: bool,
     /// With this many mappings, no new mapping is armed that could have merged with another.
@@ -121,6 +125,7 @@ impl Space {
             discards,
             changed: PageSet::new(),
             has_others: false,
+            questions: None,
             rearranged: true,
             crowd: maps::crowd(),
             has_been_crowded: false,
@@ -297,8 +302,8 @@ impl Space {
                     self.add_remapped(&regions, &replaced, pending);
                 }
                 self.regions = regions;
-                self.read_only_now = None;
-                (self.settled, self.rearranged) = (false, true);
+                (self.read_only_now, self.settled) = (None, false);
+                self.rearrange();
             }
             if !self.settled {
                 let arms = self.update(&replaced, &mut pending)?;
@@ -365,7 +370,7 @@ impl Space {
         self.armed = self.armed.difference(&replaced);
         self.discards.forget(&replaced);
         pending.remapped.union_with(&replaced);
-        self.rearranged = true;
+        self.rearrange();
         // All mappings are read again: others may have appeared since they were last read.
         self.settled = false;
         self.refresh(Some(pending))
@@ -414,10 +419,11 @@ impl Space {
                 // In this order: if `add_populated` fails, the region is still new at the next
                 // collect.
                 self.armed.insert(region.range);
-                self.rearranged = true;
+                self.rearrange();
             }
             Err(ArmError::Untrackable(reason)) => {
                 self.has_others |= reason == OTHERS;
+                self.questions = None;
                 // To track memory that is only read costs nothing by protection, but `compare`
                 // would copy it.
                 let may_be_written =
@@ -467,7 +473,9 @@ impl Space {
     }
 
     fn forget(&mut self, gone: &PageSet) {
-        self.rearranged |= !gone.is_empty();
+        if !gone.is_empty() {
+            self.rearrange();
+        }
         self.discards.forget(gone);
         for range in gone.ranges() {
             self.tracker.forget(*range);
@@ -477,6 +485,12 @@ impl Space {
             }
             self.compared.remove(*range);
         }
+    }
+
+    /// Notes that the armed memory has changed.
+    fn rearrange(&mut self) {
+        self.rearranged = true;
+        self.questions = None;
     }
 
     /// The mappings, if they have changed since they were last read.

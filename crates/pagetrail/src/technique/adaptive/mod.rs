@@ -313,6 +313,10 @@ impl Tracker for Adaptive {
         Missed::OfFiles
     }
 
+    fn may_be_others(&mut self, span: PageRange) -> bool {
+        self.writes.may_be_others(span)
+    }
+
     fn is_others(&mut self, range: PageRange) -> bool {
         self.writes.is_others(range)
     }

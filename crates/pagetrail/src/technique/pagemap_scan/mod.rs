@@ -332,6 +332,12 @@ impl Tracker for PagemapScan {
             && self.uffd.register(range, Mode::WriteProtect) == Err(Errno::BUSY)
     }
 
+    fn may_be_others(&mut self, span: PageRange) -> bool {
+        // Where it succeeds, the end has just been replaced.
+        let outcome = self.uffd.register(span, Mode::WriteProtect);
+        matches!(outcome, Ok(_) | Err(Errno::BUSY))
+    }
+
     fn forget(&mut self, range: PageRange) {
         self.plan = None;
         for set in [&mut self.armed, &mut self.shared, &mut self.seen] {

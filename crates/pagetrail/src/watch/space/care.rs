@@ -7,7 +7,6 @@ use crate::page_set::PageSet;
 use crate::proc::maps::read_only;
 use crate::region::Region;
 use crate::round::Pending;
-use crate::technique::Armed;
 use crate::types::Event;
 use crate::watch::discards::Checked;
 use crate::watch::latent::Unwritable;
@@ -80,27 +79,6 @@ impl Space {
             pending.events.push(Event::Note(note));
         }
         Some(reason)
-    }
-
-    /// Gives up armed memory that another tracker has by now: the target has mapped it anew, and
-    /// tracks it itself. Where the mappings look as before, that is expected only of a target that
-    /// is known to do so.
-    pub(super) fn leave_others(&mut self, pending: &mut Pending) -> Result<()> {
-        let changed = std::mem::take(&mut self.changed);
-        if changed.is_empty() && !self.has_others {
-            return Ok(());
-        }
-        let mut lost = Vec::new();
-        for Armed { range, .. } in self.armed_mappings() {
-            let is_suspect = self.has_others || changed.intersects(range);
-            if is_suspect && self.tracker.is_others(range) {
-                lost.push(range);
-            }
-        }
-        for range in &lost {
-            self.tracker.forget(*range);
-        }
-        self.rearm_replaced(&lost, pending)
     }
 
     /// Notes where mappings have come, tracked or not, or others were `replaced`: a page there may
