@@ -29,7 +29,7 @@ use super::code::{self, Creation, Helper};
 use super::failure::{Attempt, Failure};
 use super::filter;
 use super::restart;
-use super::stop::{Backoff, Stopped, wait_for_trap};
+use super::stop::{Backoff, Stopped, Waiting, see_off, wait_for_trap};
 use super::target_check::TRACER_NAME;
 use crate::error::{Error, Result};
 use crate::proc::text;
@@ -62,9 +62,9 @@ pub(crate) struct Fetched {
 pub(crate) fn fetch(pid: u32, kernel_faults: bool) -> Result<Fetched> {
     let kernel = Kernel::for_process(pid);
     let (client, link) = agent::connect()?;
-    let attempt = || {
+    let attempt = |late: &mut Waiting| {
         let permitted = |tracee: &Tracee| kernel.helper(tracee, pid, false).is_some();
-        let mut stopped = Stopped::any_thread(pid, permitted)?;
+        let mut stopped = Stopped::any_thread(pid, late, permitted)?;
         let short = stopped.short;
         let outcome = run(&mut stopped, pid, kernel, kernel_faults, false);
         let time = stopped.release();
@@ -73,6 +73,13 @@ pub(crate) fn fetch(pid: u32, kernel_faults: bool) -> Result<Fetched> {
             true => Ok((time, short)),
             false => Err(Failure::Gone),
         }
+    };
+    // Whatever comes of it, those that were asked and have not stopped are let go once they have.
+    let attempt = || {
+        let mut late = Waiting::new();
+        let outcome = attempt(&mut late);
+        see_off(pid, &mut late);
+        outcome
     };
     let outcome = in_own_thread(|| link.survive(attempt, agent::is_refused))?;
     let (stopped, short) = outcome.map_err(|failure| failure.explain(pid))?;

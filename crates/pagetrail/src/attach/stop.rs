@@ -88,11 +88,14 @@ impl Stopped {
     /// Stops any one thread of the process that is `permitted`, as found once it stands still; some
     /// may be in waits that cannot be interrupted.
     ///
-    /// Those stay seized until the calling thread ends, so call it in a short-lived one.
-    pub(crate) fn any_thread(pid: u32, permitted: impl Fn(&Tracee) -> bool) -> Attempt<Self> {
+    /// Those are in `waiting` then, for [`see_off`].
+    pub(super) fn any_thread(
+        pid: u32,
+        waiting: &mut Waiting,
+        permitted: impl Fn(&Tracee) -> bool,
+    ) -> Attempt<Self> {
         let start = Instant::now();
         let (mut asked, mut refused) = (OwnVec::new(), OwnVec::new());
-        let mut waiting = Waiting::new();
         let stopped = loop {
             let mut found = None;
             let mut threads = untried(pid, &asked)?;
@@ -114,13 +117,13 @@ impl Stopped {
                     let now = Instant::now();
                     waiting.push((tracee, now)).map_err(OUT_OF_MEMORY)?;
                 }
-                found = first(pid, &mut waiting, Instant::now() + THREAD_TIMEOUT)?;
+                found = first(pid, waiting, Instant::now() + THREAD_TIMEOUT)?;
                 if found.is_some() {
                     break;
                 }
             }
             if found.is_none() {
-                found = first(pid, &mut waiting, Instant::now() + THREAD_TIMEOUT)?;
+                found = first(pid, waiting, Instant::now() + THREAD_TIMEOUT)?;
             }
             match found {
                 Some(stopped) if permitted(&stopped.tracee) => break stopped,
@@ -130,7 +133,7 @@ impl Stopped {
                     refused.push(tid).map_err(OUT_OF_MEMORY)?;
                 }
                 None if start.elapsed() < TIMEOUT
-                    && forget_replaced(pid, &mut waiting, &mut asked, &refused) => {}
+                    && forget_replaced(pid, waiting, &mut asked, &refused) => {}
                 None if waiting.is_empty() && untried(pid, &asked)?.is_empty() => {
                     return Err(match refused.is_empty() {
                         true => Failure::NoSuchProcess,
@@ -138,15 +141,11 @@ impl Stopped {
                     });
                 }
                 None if start.elapsed() < TIMEOUT => {}
-                None => {
-                    see_off(pid, &mut waiting);
-                    return Err(Failure::NotStopping(TIMEOUT));
-                }
+                None => return Err(Failure::NotStopping(TIMEOUT)),
             }
         };
-        // Others that have stopped by now; those that do later go on when the thread that called
-        // this ends.
-        while let Ok(Some(late)) = first(pid, &mut waiting, Instant::now()) {
+        // Others that have stopped by now.
+        while let Ok(Some(late)) = first(pid, waiting, Instant::now()) {
             late.release();
         }
         Ok(stopped)
