@@ -34,12 +34,36 @@ static inline struct work_mark work_mark(void) {
     return mark;
 }
 
-/* The work of an interval, then sleep: the same number of changes in each round, however slow the machine. */
+/* After the work of an interval, a round: the same number of changes in each, however slow the machine. With WORK_ROUNDS,
+ * the number of a socket, its other end is asked for a round and waited for; otherwise the program sleeps. */
 static inline void work_pause(long i, long per_pause) {
-    if (per_pause > 0 && i % per_pause == per_pause - 1) {
+    static int rounds = -2;
+    if (per_pause <= 0 || i % per_pause != per_pause - 1)
+        return;
+    if (rounds == -2) {
+        const char *number = getenv("WORK_ROUNDS");
+        rounds = number ? atoi(number) : -1;
+    }
+    if (rounds >= 0) {
+        char byte = 0;
+        if (write(rounds, &byte, 1) != 1 || read(rounds, &byte, 1) != 1)
+            exit(3);
+    } else {
         struct timespec pause = {0, 20000000};
         nanosleep(&pause, NULL);
     }
+}
+
+/* Objects that the program has allocated so far, and their bytes. */
+static long work_objects, work_bytes;
+
+static inline void *work_alloc(size_t bytes) {
+    void *object = malloc(bytes);
+    if (!object)
+        exit(4);
+    work_objects++;
+    work_bytes += (long)bytes;
+    return object;
 }
 
 /* SIGTERM ends the updates early; the report is made all the same. */
@@ -79,8 +103,9 @@ static inline long work_page_tables_kib(void) {
 static inline void work_report(struct work_mark begin, struct work_mark filled, long updates) {
     struct work_mark end = work_mark();
     printf("{\"fill_ms\":%.3f,\"update_ms\":%.3f,\"fill_faults\":%ld,\"update_faults\":%ld,\"updates\":%ld,"
-           "\"memory_kib\":%ld,\"page_tables_kib\":%ld}\n",
+           "\"memory_kib\":%ld,\"page_tables_kib\":%ld,\"objects\":%ld,\"object_bytes\":%ld}\n",
            filled.cpu_ms - begin.cpu_ms, end.cpu_ms - filled.cpu_ms, filled.faults - begin.faults,
-           end.faults - filled.faults, updates, work_memory_kib(), work_page_tables_kib());
+           end.faults - filled.faults, updates, work_memory_kib(), work_page_tables_kib(),
+           work_objects, work_bytes);
 }
 #endif
