@@ -54,6 +54,7 @@ pub struct GuestSource {
     failure: Option<Error>,
     /// Which sub-pages are merged, if they may be.
     units: Option<Strategy>,
+    log_entries: u64,
 }
 
 /// A kind of rounds that the consumer wants.
@@ -103,7 +104,14 @@ impl GuestSource {
             regions: Vec::new(),
             failure: None,
             units: None,
+            log_entries: 0,
         }
+    }
+
+    /// The number of dirty-ring entries in all rounds so far: what the processor logged, or faults
+    /// where it does not log. Merged sub-pages take one.
+    pub fn log_entries(&self) -> u64 {
+        self.log_entries
     }
 
     /// Sets how sub-pages are merged and separated while the program runs. Merged sub-pages are
@@ -144,6 +152,7 @@ impl GuestSource {
 
     /// Adds what the guest sent, and makes its rounds ready.
     fn add(&mut self, mut collected: Collected, mut events: Vec<Event>, collect: Duration) {
+        self.log_entries += collected.ring_entries;
         let unknown = std::mem::take(&mut collected.unknown_calls);
         events.extend(unknown.into_iter().map(unknown_call));
         let regions = mappings::at(self.pid, &collected);
