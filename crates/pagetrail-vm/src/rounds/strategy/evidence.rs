@@ -4,21 +4,43 @@
 const OBSERVED_MIN: u32 = 8;
 /// The number of observations that count; older ones fade.
 const OBSERVED_MAX: u32 = 64;
+/// The number of observations of a whole heap that count: a round has far more pages there.
+const OBSERVED_MAX_HEAP: u32 = 1024;
 /// What a merge may report for each hundred sub-pages that are written.
 const REPORTED_PERCENT: u32 = 104;
 
 /// What was written, and what would have been reported.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence {
+    observations_max: u32,
     observations: u32,
     written: u32,
     reported: u32,
 }
 
+impl Default for Evidence {
+    fn default() -> Self {
+        Self {
+            observations_max: OBSERVED_MAX,
+            observations: 0,
+            written: 0,
+            reported: 0,
+        }
+    }
+}
+
 impl Evidence {
+    /// Of all pages of a heap.
+    pub(super) fn of_heap() -> Self {
+        Self {
+            observations_max: OBSERVED_MAX_HEAP,
+            ..Self::default()
+        }
+    }
+
     /// Adds a page of which these sub-pages were written, where a merge would have reported those.
     pub(super) fn add(&mut self, written: u64, reported: u64) {
-        if self.observations == OBSERVED_MAX {
+        if self.observations == self.observations_max {
             self.observations /= 2;
             self.written /= 2;
             self.reported /= 2;

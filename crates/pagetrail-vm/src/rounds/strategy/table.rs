@@ -39,14 +39,23 @@ struct Area {
     equal: Evidence,
 }
 
+/// What was observed in all pages of a heap.
+#[derive(Clone, Copy, Debug)]
+struct HeapEvidence {
+    /// Of pages all of whose aliases were written the last time.
+    whole: Evidence,
+    /// Of pages that were observed as expected before: without it each area would have to make the
+    /// same mistakes before it knows.
+    equal: Evidence,
+}
+
 /// The pages of a heap.
 #[derive(Debug)]
 pub(super) struct Pages {
     all: u64,
     pages: Vec<Page>,
     areas: Vec<Area>,
-    /// Of pages all of whose aliases were written the last time.
-    whole: Evidence,
+    heap: HeapEvidence,
 }
 
 impl Pages {
@@ -55,7 +64,10 @@ impl Pages {
             all: u64::MAX >> (64 - of.aliases),
             pages: vec![Page::default(); of.pages() as usize],
             areas: vec![Area::default(); of.pages().div_ceil(AREA) as usize],
-            whole: Evidence::default(),
+            heap: HeapEvidence {
+                whole: Evidence::default(),
+                equal: Evidence::of_heap(),
+            },
         }
     }
 
@@ -100,7 +112,7 @@ impl Pages {
             let before = page.merged;
             if page.merged == 0 {
                 let area = &mut self.areas[(number / AREA) as usize];
-                page.observe(written, area, &mut self.whole, self.all);
+                page.observe(written, area, &mut self.heap, self.all);
             } else {
                 page.age = page.age.saturating_add(1);
                 if may_separate && page.is_due(written) {
@@ -118,16 +130,17 @@ impl Pages {
 impl Page {
     /// Learns from a round in which none of the aliases was merged, and decides whether to merge
     /// those that were written.
-    fn observe(&mut self, written: u64, area: &mut Area, whole: &mut Evidence, all: u64) {
+    fn observe(&mut self, written: u64, area: &mut Area, heap: &mut HeapEvidence, all: u64) {
         let (is_first, was_equal) = (self.expected == 0, self.equal >= EQUAL_MIN);
         let together = self.expected | written;
         if !is_first {
             area.together.add(written, together);
             if was_equal {
                 area.equal.add(written, together);
+                heap.equal.add(written, together);
             }
             if self.expected == all {
-                whole.add(written, all);
+                heap.whole.add(written, all);
             }
         }
         let is_equal = written == self.expected;
@@ -136,10 +149,11 @@ impl Page {
         } else {
             1
         };
+        let repeats = area.equal.permits() || heap.equal.permits() && !area.equal.refuses();
         let merged = if !is_first && area.together.permits() {
             together
-        } else if self.equal >= EQUAL_MIN && !area.equal.refuses()
-            || written == all && whole.permits() && !area.equal.refuses()
+        } else if self.equal >= EQUAL_MIN && repeats
+            || written == all && heap.whole.permits() && !area.equal.refuses()
         {
             written
         } else {

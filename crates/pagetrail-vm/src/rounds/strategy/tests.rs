@@ -157,6 +157,15 @@ fn history_pays_for_fewer_entries_with_volume() {
     assert!(entries < 0.6 && volume < 1.01, "{entries} {volume}");
 }
 
+/// Pages of different slabs, which are written alike twice and differently after that: two equal
+/// rounds alone prove nothing.
+#[test]
+fn nothing_is_merged_before_anything_has_repeated() {
+    let round = |mask: u64| -> Written { (0..6).map(|slab| (slab * 16, mask)).collect() };
+    let rounds = [0b11, 0b11, 0b01, 0b01].map(round);
+    assert_eq!(shares(UnitStrategy::Adaptive, &rounds), (1.0, 1.0));
+}
+
 #[test]
 fn a_program_that_changes_its_ways_is_followed() {
     // Long enough for the longest back-off, then one record of each page.
