@@ -25,3 +25,4 @@ pub mod subpage;
 pub mod trees;
 pub mod vm_bench;
 pub mod vm_programs;
+pub mod vm_units;

@@ -217,7 +217,7 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
     ensure!(
         RESULTS.iter().any(|(name, _)| wanted(name)),
-        "no such benchmark; there are: {}, programs, guests, tier-guest, tier-programs, collector, checkpointer, restore, subpage, trees, vm",
+        "no such benchmark; there are: {}, programs, guests, tier-guest, tier-programs, collector, checkpointer, restore, subpage, trees, units, vm",
         RESULTS
             .iter()
             .filter_map(|(name, _)| name.strip_suffix(".json"))

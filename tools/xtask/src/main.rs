@@ -32,7 +32,7 @@ use pagetrail_steps::steps::NotHere;
 use pagetrail_steps::{steps, tally, victims};
 use pagetrail_suites::{
     arm64, checkpointer, collector, exact, kvm, model, ooh, posix, shadow, subpage, trees,
-    vm_bench, vm_programs,
+    vm_bench, vm_programs, vm_units,
 };
 
 const USAGE: &str = "\
@@ -83,6 +83,7 @@ usage: cargo xtask TASK
                    measure anew all that stands beside the papers' values (hours; goes on where it
                    was ended), and write the book's chapters of them; report writes these alone
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
+  bench units      what merging sub-pages saves and costs programs: log entries, faults, bytes (guest)
   bench checkpointer [ROUNDS]
                    the same for CRIU, in a guest
   bench trees [with COMMAND] [ROUNDS]
@@ -234,6 +235,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
             [what, part @ ..] if what == "subpage" => subpage::bench(&repo, part).map(|()| true)?,
             [what, asked @ ..] if what == "trees" => trees::bench(&repo, asked).map(|()| true)?,
             [what] if what == "vm" => vm_bench::run(&repo).map(|()| true)?,
+            [what] if what == "units" => vm_units::run(&repo).map(|()| true)?,
             _ => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         },
         // In a guest, started by the tasks above.
