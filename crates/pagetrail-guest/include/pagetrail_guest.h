@@ -24,9 +24,11 @@
 #define PAGETRAIL_GUEST_H
 
 #include <errno.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/auxv.h>
+#include <time.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -213,6 +215,110 @@ static inline int pagetrail_guest_open(pagetrail_guest *guest)
     __atomic_store_n(&shown, 1, __ATOMIC_RELAXED);
     return 0;
 }
+
+#if defined(_POSIX_C_SOURCE) && _POSIX_C_SOURCE >= 199309L && defined(SI_TIMER)
+/** Pages that were taken by a sample; called in a signal handler, and by one thread at a time. */
+typedef void (*pagetrail_guest_sampled)(const pagetrail_guest_range *ranges, size_t count, void *data);
+
+/** Samples of the set at intervals of the program's own time. Set the first five; the rest is the calls' own. */
+typedef struct pagetrail_guest_sampling {
+    /** The pages, whole, and their kinds. */
+    uint64_t start;
+    uint64_t end;
+    uint64_t kinds;
+    /** What is called with the pages of a sample, once for at most 64 ranges; not at all where there are none. */
+    pagetrail_guest_sampled sampled;
+    void *data;
+    int signal;
+    int is_taking;
+    timer_t timer;
+    struct sigaction before;
+} pagetrail_guest_sampling;
+
+static inline void pagetrail_guest_on_sample(int signal, siginfo_t *info, void *context)
+{
+    pagetrail_guest_sampling *sampling = (pagetrail_guest_sampling *)info->si_value.sival_ptr;
+    pagetrail_guest_range ranges[64];
+    int error = errno;
+    uint64_t next;
+    (void)signal, (void)context;
+    /* A sample that comes while another thread takes one is left to the next. */
+    if (info->si_code != SI_TIMER || __atomic_exchange_n(&sampling->is_taking, 1, __ATOMIC_ACQUIRE))
+        return;
+    for (next = sampling->start; next < sampling->end;) {
+        long count = pagetrail_guest_take(next, sampling->end, sampling->kinds, ranges, 64, &next);
+        if (count < 0)
+            break;
+        if (count > 0)
+            sampling->sampled(ranges, (size_t)count, sampling->data);
+    }
+    __atomic_store_n(&sampling->is_taking, 0, __ATOMIC_RELEASE);
+    errno = error;
+}
+
+/**
+ * Starts to take a sample after each so many microseconds of the program's processor time (those of all its threads, and of
+ * the machine for it), by a signal of the caller's choice, as SIGRTMIN. `sampling` must stay until
+ * pagetrail_guest_stop_sampling(). Returns 0; -ENOSYS where the program is no guest; another negative error number.
+ * (Before glibc 2.34, link with -lrt.)
+ */
+static inline int pagetrail_guest_sample(pagetrail_guest_sampling *sampling, uint64_t microseconds, int signal)
+{
+    struct sigaction action;
+    struct sigevent event;
+    struct itimerspec every;
+    size_t n;
+    if (!pagetrail_guest_is_here())
+        return -ENOSYS;
+    if (microseconds == 0 || sampling->start >= sampling->end || ((sampling->start | sampling->end) & 4095))
+        return -EINVAL;
+    for (n = 0; n < sizeof event; n++)
+        ((char *)&event)[n] = 0;
+    sampling->signal = signal;
+    sampling->is_taking = 0;
+    action.sa_sigaction = pagetrail_guest_on_sample;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    event.sigev_notify = SIGEV_SIGNAL;
+    event.sigev_signo = signal;
+    event.sigev_value.sival_ptr = sampling;
+    every.it_value.tv_sec = (time_t)(microseconds / 1000000);
+    every.it_value.tv_nsec = (long)(microseconds % 1000000 * 1000);
+    every.it_interval = every.it_value;
+    if (sigaction(signal, &action, &sampling->before))
+        return -errno;
+    if (timer_create(CLOCK_PROCESS_CPUTIME_ID, &event, &sampling->timer)) {
+        int error = errno;
+        sigaction(signal, &sampling->before, NULL);
+        return -error;
+    }
+    if (timer_settime(sampling->timer, 0, &every, NULL)) {
+        int error = errno;
+        timer_delete(sampling->timer);
+        sigaction(signal, &sampling->before, NULL);
+        return -error;
+    }
+    return 0;
+}
+
+/**
+ * Ends it: no sample is taken any more when this returns, and the signal does what it did before. Not to be called by the
+ * function that is called with the pages. Where other threads may just have got the signal, `sampling` must stay for good.
+ */
+static inline void pagetrail_guest_stop_sampling(pagetrail_guest_sampling *sampling)
+{
+    struct sigaction ignored;
+    timer_delete(sampling->timer);
+    /* Discards what is pending (sigaction(2)). */
+    ignored.sa_handler = SIG_IGN;
+    ignored.sa_flags = 0;
+    sigemptyset(&ignored.sa_mask);
+    sigaction(sampling->signal, &ignored, NULL);
+    sigaction(sampling->signal, &sampling->before, NULL);
+    while (__atomic_exchange_n(&sampling->is_taking, 1, __ATOMIC_ACQUIRE))
+        ;
+}
+#endif
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@
 #[cfg(feature = "native")]
 extern crate std;
 
+mod sampling;
 mod sys;
 #[cfg(feature = "native")]
 mod write_set;
@@ -22,6 +23,7 @@ mod write_set;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+pub use sampling::Sampling;
 use sys::Tables;
 #[cfg(feature = "native")]
 pub use write_set::WriteSet;

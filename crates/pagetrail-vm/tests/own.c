@@ -340,32 +340,52 @@ static void threads(int rounds)
         fail("the sets of %d rounds lack a write", rounds);
 }
 
-static volatile sig_atomic_t samples, sampled;
+static volatile sig_atomic_t samples, before_sampling;
+static volatile unsigned char sampled[PAGES];
 
-static void on_sample(int number)
+static void on_sample(const pagetrail_guest_range *ranges, size_t count, void *data)
 {
-    (void)number;
-    pagetrail_guest_range ranges[PAGES];
-    long count = pagetrail_guest_take(at(0), at(PAGES), 1, ranges, PAGES, NULL);
-    for (long n = 0; n < count; n++)
-        sampled += (ranges[n].end - ranges[n].start) / PAGE;
+    if (data != &samples || count == 0)
+        _exit(5);
+    for (size_t n = 0; n < count; n++)
+        for (uint64_t a = ranges[n].start; a < ranges[n].end; a += PAGE)
+            sampled[(a - at(0)) / PAGE] = 1;
     samples++;
 }
 
-// A handler at intervals of the program's own time, with the set since the last.
+static void on_other(int number)
+{
+    (void)number;
+    before_sampling++;
+}
+
+// A function at intervals of the program's own time, with the set since the last.
 static void sampling(void)
 {
-    timer_t timer;
-    struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1 };
-    struct itimerspec every = { { 0, 20000000 }, { 0, 20000000 } };
-    signal(SIGUSR1, on_sample);
-    if (timer_create(CLOCK_PROCESS_CPUTIME_ID, &event, &timer) || timer_settime(timer, 0, &every, NULL))
-        fail("timer");
-    for (size_t n = 0; samples < 4; n++)
-        base[n % PAGES * PAGE] = n;
-    timer_delete(timer);
-    if (!sampled)
-        fail("samples are empty");
+    pagetrail_guest_sampling sampling = { .start = at(0), .end = at(PAGES), .kinds = PAGETRAIL_GUEST_DIRTY };
+    sampling.sampled = on_sample, sampling.data = (void *)&samples;
+    uint8_t rest[PAGES];
+    signal(SIGUSR1, on_other);
+    if (pagetrail_guest_sample(&sampling, 0, SIGUSR1) != -EINVAL || pagetrail_guest_sample(&sampling, 10, 4000) != -EINVAL)
+        fail("samples of nothing");
+    take(rest, 1);
+    if (pagetrail_guest_sample(&sampling, 20000, SIGUSR1))
+        fail("no samples");
+    // Every second page, more ranges than are taken at once.
+    // All of them, however slow a write is.
+    for (size_t n = 0; samples < 4 || n < PAGES / 2; n++)
+        base[n % (PAGES / 2) * 2 * PAGE] = n;
+    pagetrail_guest_stop_sampling(&sampling);
+    int ended = samples;
+    take(rest, 1);
+    for (size_t n = 0; n < PAGES; n++)
+        if (n % 2 ? sampled[n] : !sampled[n] && !rest[n])
+            fail("page %zu: sampled %d", n, sampled[n]);
+    for (size_t n = 0; n < 20000000; n++)
+        base[0] = n;
+    raise(SIGUSR1);
+    if (samples != ended || before_sampling != 1)
+        fail("%d samples after %d, %d signals", samples, ended, before_sampling);
 }
 
 static void merge(void)
@@ -399,7 +419,8 @@ int main(int count, char **arguments)
 {
     int opened = pagetrail_guest_open(&guest);
     if (opened) {
-        if (opened != -ENOSYS || pagetrail_guest_protect(0, PAGE, 1) != -ENOSYS || pagetrail_guest_is_here())
+        pagetrail_guest_sampling none = { .end = PAGE, .kinds = 1, .sampled = on_sample };
+        if (opened != -ENOSYS || pagetrail_guest_sample(&none, 1000, SIGUSR1) != -ENOSYS || pagetrail_guest_protect(0, PAGE, 1) != -ENOSYS || pagetrail_guest_is_here())
             fail("open: %d", opened);
         printf("not a guest\n");
         return 0;

@@ -11,21 +11,30 @@ use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use pagetrail_guest::{Guest, Kinds, Range};
 use pagetrail_vm::{GuestRound, Settings, become_guest, check, pair, recorded_guest};
 
 /// Set in the process that becomes the guest: `unrecorded`, or the descriptor of a link.
 const LINK: &str = "PAGETRAIL_TEST_OWN";
+/// The only argument of this program as the guest.
+const SAMPLES: &str = "--samples";
 
 fn main() -> ExitCode {
+    if Guest::is_here() && env::args().nth(1).as_deref() == Some(SAMPLES) {
+        return sample();
+    }
     if let Some(link) = env::var_os(LINK) {
         return start_guest(&link);
     }
-    let tests: [(&str, fn()); 3] = [
+    let tests: [(&str, fn()); 4] = [
         ("natively_there_is_no_machine", natively_there_is_no_machine),
         ("a_program_has_its_own_set", a_program_has_its_own_set),
         ("so_has_one_that_is_recorded", so_has_one_that_is_recorded),
+        ("a_program_samples_its_set", a_program_samples_its_set),
     ];
     let tests = tests.map(|(name, test)| {
         Trial::test(name, move || {
@@ -133,4 +142,67 @@ fn so_has_one_that_is_recorded() {
     });
     held(&child.wait_with_output().expect("it ends"), "all held");
     assert!(taker.join().expect("no panic") > 1);
+}
+
+fn a_program_samples_its_set() {
+    if no_guest() {
+        return;
+    }
+    let this = env::current_exe().expect("this program");
+    let mut command = Command::new(&this);
+    command.arg(&this).arg(SAMPLES).env(LINK, "unrecorded");
+    held(&command.output().expect("it starts"), "all held");
+}
+
+/// The number of samples, and of pages in them.
+static SAMPLES_TAKEN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+fn count(ranges: &[Range]) {
+    let pages: u64 = ranges.iter().map(|it| (it.end - it.start) / 4096).sum();
+    SAMPLES_TAKEN[0].fetch_add(1, Ordering::Relaxed);
+    SAMPLES_TAKEN[1].fetch_add(pages, Ordering::Relaxed);
+}
+
+/// In the guest: two pages of 16 are written all the time, and are all that samples have.
+#[allow(clippy::print_stdout, reason = "the test reads it")]
+fn sample() -> ExitCode {
+    let guest = Guest::open().expect("a guest");
+    let mut memory = vec![1u8; 17 * 4096];
+    let start = (memory.as_ptr() as u64).next_multiple_of(4096);
+    let first = (start - memory.as_ptr() as u64) as usize;
+    let end = start + 16 * 4096;
+    let range = Range { start, end };
+    guest.forget(range, Kinds::ALL).expect("it has a set");
+    let every = Duration::from_millis(10);
+    let of = |range, signal| guest.sample(range, Kinds::DIRTY, every, signal, count);
+    assert!(
+        of(
+            Range {
+                end: start,
+                ..range
+            },
+            libc::SIGUSR1
+        )
+        .is_err()
+    );
+    assert!(of(range, 4000).is_err());
+    let sampling = of(range, libc::SIGUSR1).expect("samples");
+    assert!(of(range, libc::SIGUSR2).is_err(), "one at a time");
+    let taken = || {
+        SAMPLES_TAKEN
+            .each_ref()
+            .map(|it| it.load(Ordering::Relaxed))
+    };
+    while taken()[0] < 4 {
+        for page in [3, 9] {
+            std::hint::black_box(&mut memory)[first + page * 4096] ^= 1;
+        }
+    }
+    drop(sampling);
+    let [samples, pages] = taken();
+    assert!(pages > 0 && pages <= 2 * samples, "{pages} in {samples}");
+    // Another one may begin, and counts by itself.
+    drop(of(range, libc::SIGUSR1).expect("samples"));
+    println!("all held");
+    ExitCode::SUCCESS
 }

@@ -1,6 +1,8 @@
 //! The calls, and the page tables as words; all `unsafe` is here.
 #![allow(unsafe_code, reason = "system calls, and memory that the machine maps")]
 
+pub(crate) mod sampling;
+
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
 
