@@ -1,7 +1,8 @@
-//! The suite `processor`: arithmetic, after Nbench's sorts, bit fields, Fourier transforms and
-//! decompositions, and Scimark's Monte Carlo integration.
+//! The suite `processor`: arithmetic, after Aim9's operations, Nbench's sorts, bit fields, Fourier
+//! transforms and decompositions, and Scimark's Monte Carlo integration.
 
 use std::f64::consts::TAU;
+use std::hint::black_box;
 
 use anyhow::{Result, ensure};
 
@@ -9,12 +10,40 @@ use super::{Done, Work, timed};
 use crate::random::Random;
 
 pub(crate) const ALL: &[Work] = &[
+    Work::new("integers", integers),
+    Work::new("floats", floats),
     Work::new("sort", sort),
     Work::new("bits", bits),
     Work::new("decomposition", decomposition),
     Work::new("fourier", fourier),
     Work::new("monte-carlo", monte_carlo),
 ];
+
+/// Additions, multiplications and divisions, each of which needs the one before.
+fn integers() -> Result<Done> {
+    const TIMES: u64 = 6_000_000;
+    timed(|| {
+        let mut number = 0;
+        for _ in 0..TIMES {
+            number = (black_box(number) + 7) * black_box(3) / black_box(3) - black_box(6);
+        }
+        Ok(number)
+    })?
+    .is(TIMES)
+}
+
+/// Operations on floating-point numbers, all of which are exact here.
+fn floats() -> Result<Done> {
+    const TIMES: u64 = 6_000_000;
+    timed(|| {
+        let mut number = 0.0;
+        for _ in 0..TIMES {
+            number = (black_box(number) + 7.0) * black_box(4.0) / black_box(4.0) - black_box(6.0);
+        }
+        Ok(number as u64)
+    })?
+    .is(TIMES)
+}
 
 fn sort() -> Result<Done> {
     let mut random = Random::new(1);
