@@ -34,9 +34,11 @@ pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &st
     let of = &mut provenance["recordings"][name];
     let mut said = json!({"machine": machine(place), "date": today(), "command": command});
     // A guest's kernel is what the recording says, or what was known of it before.
+    let document: Option<Value> = serde_json::from_slice(contents).ok();
+    let own = document.and_then(|document| document["kernel"].as_str().map(Value::from));
     said["kernel"] = match place {
         Place::Here => kernel()?.into(),
-        Place::Guest => of["kernel"].take(),
+        Place::Guest => own.unwrap_or_else(|| of["kernel"].take()),
     };
     *of = said;
     let text = serde_json::to_string_pretty(&provenance)? + "\n";
@@ -114,6 +116,8 @@ mod tests {
         };
         keep(&repo, "a.json", b"{}", Place::Guest, "make a").unwrap();
         keep(&repo, "c.json", b"{}", Place::Here, "make c").unwrap();
+        let says = br#"{"kernel": "6.13"}"#;
+        keep(&repo, "d.json", says, Place::Guest, "make d").unwrap();
         let text = fs::read_to_string(results.join(PROVENANCE)).unwrap();
         fs::remove_dir_all(&root).unwrap();
         let said: Value = serde_json::from_str(&text).unwrap();
@@ -124,6 +128,7 @@ mod tests {
         );
         assert!(said["a.json"]["machine"].as_str().unwrap().contains("QEMU"));
         assert_eq!(said["b.json"]["date"], "x");
+        assert_eq!(said["d.json"]["kernel"], "6.13");
         assert!(!said["c.json"]["machine"].as_str().unwrap().contains("QEMU"));
         assert_eq!(said["c.json"]["date"], said["a.json"]["date"]);
     }

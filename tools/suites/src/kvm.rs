@@ -14,6 +14,7 @@ use serde_json::Value;
 use pagetrail_rig::guest::{End, Job, Machine};
 use pagetrail_rig::kernel::Series;
 use pagetrail_rig::{Rig, place};
+use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::Outcome;
 
@@ -33,15 +34,25 @@ const TESTS: &str = "memory/motion,apps/web";
 /// files, so that no compiler makes them vanish.
 const FUNCTIONS: &str = "kvm_mmu_page_fault,x86_emulate_instruction,kvm_mmu_load";
 
-/// Runs the tests in a guest of the nested rig.
+/// The recording.
+const RECORDING: &str = "kvm.json";
+
+/// Runs the tests in a guest of the nested rig, and records what was found.
 pub fn run(repo: &Repo) -> Result<Outcome> {
     let words = [
         &["native,kvm,kvm:shadow", "--suite", TESTS][..],
         &["--runs", "2", "--functions", FUNCTIONS],
     ];
     let document = nested(repo, &words.concat())?;
-    keep(repo, "kvm.json", &document)?;
     check(&document)?;
+    let text = format!("{document:#}\n");
+    recordings::keep(
+        repo,
+        RECORDING,
+        text.as_bytes(),
+        Place::Guest,
+        "cargo xtask kvm",
+    )?;
     Ok(Outcome::Passed)
 }
 
@@ -84,13 +95,6 @@ fn nested(repo: &Repo, words: &[&str]) -> Result<Value> {
     let place = place(series);
     ensure!(end == End::Exited(0), "in the {place}: {end:?}: {text}");
     serde_json::from_str(&text).with_context(|| text.to_string())
-}
-
-fn keep(repo: &Repo, name: &str, document: &Value) -> Result<()> {
-    let kept = repo.target.join(name);
-    fs::write(&kept, format!("{document:#}\n"))?;
-    println!("{}", kept.display());
-    Ok(())
 }
 
 /// Each test, by its suite, and what was measured of it in the guest.
