@@ -55,10 +55,12 @@ usage: cargo xtask TASK
                    that track their own memory
   exact            a program as a guest of KVM, held against what it writes: by page modification
                    logging on that emulated processor, and with nested paging; part of 'test'
-  shadow [short]   KVM with shadow page tables on that emulated processor: a program's writes, exactly
+  shadow [short|sharing]
+                   KVM with shadow page tables on that emulated processor: a program's writes, exactly
                    (short ends here); exits, events and functions of MemoryMotion, beside those
                    with nested paging. Two to three minutes with a processor to itself, more than
-                   ten without
+                   ten without; sharing: what pages that the kernel merges (KSM) cost a program
+                   and a guest, with AMD's nested paging
   kvm              'compare kvm' with a real guest, in a guest with nested virtualization: MemoryMotion
                    and a web server, their results, exits and counters
   ooh [[--kernel SERIES] [--counted] -- COMMAND ..]
@@ -180,13 +182,19 @@ fn run(args: &[String]) -> Result<ExitCode> {
             steps.finish()
         }
         "shadow" => {
-            let extent = match rest {
-                [] => shadow::Extent::Whole,
-                [short] if short == "short" => shadow::Extent::Short,
-                _ => bail!("shadow takes short\n{USAGE}"),
-            };
             let mut steps = steps::Steps::default();
-            steps.run("shadow page tables", || shadow::run(&repo, extent));
+            let extent = match rest {
+                [] => Some(shadow::Extent::Whole),
+                [short] if short == "short" => Some(shadow::Extent::Short),
+                [sharing] if sharing == "sharing" => None,
+                _ => bail!("shadow takes short or sharing\n{USAGE}"),
+            };
+            match extent {
+                Some(extent) => steps.run("shadow page tables", || shadow::run(&repo, extent)),
+                None => steps.run("shared pages", || {
+                    shadow::sharing(&repo).map(|()| steps::Outcome::Passed)
+                }),
+            }
             steps.finish()
         }
         "kvm" => {
