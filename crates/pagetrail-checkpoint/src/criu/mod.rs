@@ -11,6 +11,7 @@ mod dump;
 mod images;
 mod link;
 mod pagemap;
+mod protobuf;
 mod protocol;
 mod receive;
 mod records;

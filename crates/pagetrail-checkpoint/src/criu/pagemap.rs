@@ -1,6 +1,7 @@
 //! CRIU's pagemap images (`images/pagemap.proto`, `criu/include/magic.h`): which pages follow each
 //! other in a file of pages. Pure.
 
+use super::protobuf::{field, message};
 use super::protocol::{LAZY, PRESENT};
 use pagetrail::PageSet;
 
@@ -16,22 +17,6 @@ const ENTRY_PAGES_MAX: u64 = 1 << 28;
 pub(super) struct Pagemap {
     pub(super) image: Vec<u8>,
     pub(super) present: PageSet,
-}
-
-/// A field of a message of protocol buffers that holds a number.
-fn field(out: &mut Vec<u8>, number: u8, value: u64) {
-    out.push(number << 3);
-    let mut value = value;
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-fn message(out: &mut Vec<u8>, body: &[u8]) {
-    out.extend((body.len() as u32).to_le_bytes());
-    out.extend(body);
 }
 
 impl Pagemap {

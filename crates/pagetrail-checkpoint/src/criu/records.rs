@@ -2,18 +2,10 @@
 //! which regular files they have open (`fdinfo.proto`, `regfile.proto`), and which addresses their
 //! sockets have (`sk-inet.proto`, `sk-unix.proto`). Pure, and bounded by the bytes that are there.
 
+use super::protobuf::{Value, fields, messages};
 use std::fmt;
 use std::ops::ControlFlow;
 use std::time::Duration;
-
-/// Two magic numbers, before all images but raw ones.
-const HEAD_BYTES: usize = 8;
-
-/// The kinds of fields of protocol buffers.
-const NUMBER: u64 = 0;
-const EIGHT_BYTES: u64 = 1;
-const BYTES: u64 = 2;
-const FOUR_BYTES: u64 = 5;
 
 /// Fields of `stats_entry` and `dump_stats_entry`.
 const STATS_DUMP: u64 = 1;
@@ -67,65 +59,6 @@ pub struct RegularFile {
     pub name: String,
     /// Its length at the time, which CRIU wants again.
     pub bytes: Option<u64>,
-}
-
-/// A field's value.
-#[derive(Clone, Copy)]
-enum Value<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
-fn take<'a>(input: &mut &'a [u8], count: u64) -> Option<&'a [u8]> {
-    let (head, rest) = input.split_at_checked(usize::try_from(count).ok()?)?;
-    *input = rest;
-    Some(head)
-}
-
-fn number(input: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = take(input, 1)?[0];
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
-}
-
-/// Shows all fields of a message; `None` if it is none.
-fn fields<'a>(mut message: &'a [u8], mut each: impl FnMut(u64, Value<'a>)) -> Option<()> {
-    while !message.is_empty() {
-        let key = number(&mut message)?;
-        let value = match key & 7 {
-            NUMBER => Value::Number(number(&mut message)?),
-            BYTES => {
-                let count = number(&mut message)?;
-                Value::Bytes(take(&mut message, count)?)
-            }
-            kind @ (EIGHT_BYTES | FOUR_BYTES) => {
-                take(&mut message, if kind == EIGHT_BYTES { 8 } else { 4 })?;
-                continue;
-            }
-            _ => return None,
-        };
-        each(key >> 3, value);
-    }
-    Some(())
-}
-
-/// Shows the messages of an image.
-fn messages<'a>(image: &'a [u8], mut each: impl FnMut(&'a [u8]) -> ControlFlow<()>) -> Option<()> {
-    let mut rest = image.get(HEAD_BYTES..)?;
-    while !rest.is_empty() {
-        let length = take(&mut rest, 4)?.try_into().ok()?;
-        let message = take(&mut rest, u32::from_le_bytes(length).into())?;
-        if each(message).is_break() {
-            return None;
-        }
-    }
-    Some(())
 }
 
 /// How long a dump froze its processes, by its `stats-dump`.
