@@ -67,8 +67,9 @@ pub enum Error {
     /// What is asked for cannot be done at this instant, for the reason given; at another it can.
     #[error("{0}")]
     NotNow(String),
-    /// The other side of a connection does not keep to the protocol.
-    #[error("the other side does not speak CRIU's page-server protocol as it should: {0}")]
+    /// The other side of a connection does not keep to the page-server protocol, or image files are
+    /// not as CRIU writes them.
+    #[error("what came is not as CRIU sends it: {0}")]
     Peer(String),
     /// Watching or stopping the process failed.
     #[error(transparent)]

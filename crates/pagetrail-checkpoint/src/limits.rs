@@ -4,17 +4,6 @@
 /// What is read in any case, in bytes.
 const ALWAYS: u64 = 256 << 20;
 
-/// How much memory may be taken for a while, in bytes: a quarter of what the machine has to spare;
-/// nothing where that is not known.
-pub(crate) fn bytes_to_spare() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.unwrap_or(0).saturating_mul(1024) / 4
-}
-
 /// The most bytes of a manifest, or of the indexes of packs, that are taken into memory: an eighth
 /// of the machine's. An index is a hundredth of the pages that it is of.
 pub(crate) fn bytes_at_once() -> u64 {

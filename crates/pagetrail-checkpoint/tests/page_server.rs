@@ -10,9 +10,11 @@ mod criu;
 mod support;
 
 use criu::{ADD, CLOSE, Client, GET, IN_PARENT, LAZY, Memory, OPEN, PAGE, PRESENT, process};
-use pagetrail_checkpoint::criu::{Dumps, Handled, PageServer};
+use pagetrail_checkpoint::criu::{Dump, Dumps, Handled, PageServer};
 use pagetrail_checkpoint::storage::{Directory, Fault, Faulty, InMemory};
 use pagetrail_checkpoint::{Manifest, Result, Store, WriterOptions};
+use std::collections::BTreeSet;
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -162,30 +164,31 @@ fn pages_are_given_as_they_were() {
     }
 }
 
-/// Lets a client send each part of a dump: all but the last are pre-dumps, between which the memory
-/// changes.
-fn take_parts(dumps: &mut Dumps, memory: &mut Memory, parts: u32, seed: u64) -> Manifest {
+/// Takes each part of a dump, of a client or out of files: all but the last are pre-dumps, between
+/// which the memory changes. `known` has the spaces of the part before.
+fn take_parts(
+    dumps: &mut Dumps,
+    memory: &mut Memory,
+    (parts, by_files): (u32, bool),
+    known: &mut BTreeSet<u64>,
+    seed: u64,
+) -> Manifest {
     let mut random = fastrand::Rng::with_seed(seed);
     let taken = dumps.take_by(|dump| {
         for part in 1..=parts {
-            let (here, there) = UnixStream::pair().unwrap();
             let is_last = part == parts;
-            let received = thread::scope(|scope| {
-                let dumping = scope.spawn(|| {
-                    let mut client = Client {
-                        stream: here,
-                        long: false,
-                    };
-                    client.dump_part(memory, is_last).unwrap()
-                });
-                let received = match is_last {
-                    true => dump.pages(there),
-                    false => dump.pre_dump(there),
-                };
-                assert_eq!(dumping.join().unwrap(), 0);
-                received
-            });
-            received?;
+            if by_files {
+                let directory = tempfile::tempdir().unwrap();
+                memory.write_files(directory.path(), is_last, known, random.bool());
+                match is_last {
+                    true => dump.images(directory.path())?,
+                    false => dump.pre_dump_images(directory.path())?,
+                }
+            } else {
+                take_part(dump, memory, is_last)?;
+                let whose = memory.spaces.keys().copied();
+                *known = whose.filter(|whose| is_last || whose & 2 == 0).collect();
+            }
             if !is_last {
                 memory.change(&mut random);
             }
@@ -193,6 +196,26 @@ fn take_parts(dumps: &mut Dumps, memory: &mut Memory, parts: u32, seed: u64) -> 
         Ok(Duration::ZERO)
     });
     taken.unwrap()
+}
+
+/// Lets a client send a part of a dump.
+fn take_part(dump: &mut Dump<'_>, memory: &mut Memory, is_last: bool) -> Result<()> {
+    let (here, there) = UnixStream::pair().unwrap();
+    thread::scope(|scope| {
+        let dumping = scope.spawn(|| {
+            let mut client = Client {
+                stream: here,
+                long: false,
+            };
+            client.dump_part(memory, is_last).unwrap()
+        });
+        let received = match is_last {
+            true => dump.pages(there),
+            false => dump.pre_dump(there),
+        };
+        assert_eq!(dumping.join().unwrap(), 0);
+        received
+    })
 }
 
 #[test]
@@ -203,14 +226,12 @@ fn pre_dumps_belong_to_the_dump_that_follows() {
         let mut dumps = Dumps::new(store.writer(WriterOptions::default()).unwrap());
         let mut memory = Memory::default();
         let mut states = Vec::new();
-        // Pages that do not fit go to the store as they come.
-        if random.bool() {
-            dumps.limit_memory(random.u64(0..64) * PAGE);
-        }
+        let mut known = BTreeSet::new();
         for number in 1..=random.u64(1..6) {
             memory.change(&mut random);
-            let parts = random.u32(1..4);
-            let manifest = take_parts(&mut dumps, &mut memory, parts, random.u64(..));
+            let parts = (random.u32(1..4), random.bool());
+            let seed = random.u64(..);
+            let manifest = take_parts(&mut dumps, &mut memory, parts, &mut known, seed);
             assert_eq!(manifest.number, number);
             assert_eq!(manifest.parent.is_some(), number > 1);
             let cost = manifest.cost;
@@ -221,6 +242,74 @@ fn pre_dumps_belong_to_the_dump_that_follows() {
             check(&store, number, state);
         }
         assert!(store.verify().unwrap().is_sound());
+    }
+}
+
+/// A file of a dump, and what is wrong with it.
+type Damage = (&'static str, fn(&Path));
+
+const DAMAGES: &[Damage] = &[
+    ("cannot read", |directory| {
+        fs::remove_file(directory.join("pages-1.img")).unwrap();
+    }),
+    ("cannot read", |directory| {
+        fs::write(directory.join("pages-1.img"), [1; 4095]).unwrap();
+    }),
+    ("more pages than their map says", |directory| {
+        fs::write(directory.join("pages-1.img"), [1; 4097]).unwrap();
+    }),
+    ("a damaged pagemap", |directory| {
+        fs::write(directory.join("pagemap-77.img"), [0; 64]).unwrap();
+    }),
+    ("a damaged pagemap", |directory| {
+        let path = directory.join("pagemap-77.img");
+        let mut image = fs::read(&path).unwrap();
+        image.truncate(image.len() - 1);
+        fs::write(&path, image).unwrap();
+    }),
+    ("twice", |directory| {
+        let path = directory.join("pagemap-77.img");
+        let mut image = fs::read(&path).unwrap();
+        let entry = image[8 + 4 + 2..].to_vec();
+        image.extend(entry);
+        fs::write(&path, image).unwrap();
+        let path = directory.join("pages-1.img");
+        fs::write(&path, fs::read(&path).unwrap().repeat(2)).unwrap();
+    }),
+    ("in a parent that does not have them", |directory| {
+        let name = directory.join("pagemap-77.img");
+        let mut image = fs::read(&name).unwrap();
+        let flags = image.len() - 3;
+        assert_eq!(image[flags - 1..], [4 << 3, 4, 5 << 3, 1]);
+        image[flags] = 1;
+        fs::write(name, image).unwrap();
+        fs::write(directory.join("pages-1.img"), []).unwrap();
+    }),
+];
+
+#[test]
+fn damaged_files_of_a_dump_are_named_and_leave_the_store_as_it_was() {
+    for (reason, damage) in DAMAGES {
+        let store = store();
+        let mut dumps = Dumps::new(store.writer(WriterOptions::default()).unwrap());
+        let page = criu::Page {
+            bytes: vec![7; PAGE as usize],
+            lazy: false,
+            dirty: true,
+        };
+        let mut memory = Memory::default();
+        memory.spaces.insert(process(77), [(5, page)].into());
+        let directory = tempfile::tempdir().unwrap();
+        let known = &mut BTreeSet::new();
+        memory.write_files(directory.path(), true, known, false);
+        damage(directory.path());
+        let taken = dumps.take_by(|dump| {
+            dump.images(directory.path())?;
+            Ok(Duration::ZERO)
+        });
+        let said = taken.unwrap_err().to_string();
+        assert!(said.contains(reason), "{said}");
+        assert!(store.numbers().unwrap().is_empty());
     }
 }
 
@@ -246,7 +335,8 @@ fn a_dump_builds_on_any_checkpoint_that_is_named() {
             }
             memory.change(&mut random);
             let (before, seed) = (memory.clone(), random.u64(..));
-            let manifest = take_parts(&mut dumps, &mut memory, 1, seed);
+            let known = &mut BTreeSet::new();
+            let manifest = take_parts(&mut dumps, &mut memory, (1, false), known, seed);
             assert!(memory == before.cleaned());
             let parent = manifest.parent.map(|parent| parent.number);
             let newest = (number > 1).then(|| number - 1);

@@ -14,6 +14,7 @@ mod engine;
 mod error;
 mod lazy;
 pub mod lineage;
+mod memory;
 mod peer;
 mod restore;
 mod scratch;

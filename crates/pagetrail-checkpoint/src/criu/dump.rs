@@ -3,7 +3,6 @@
 use super::contents::{Contents, ImageFile, Space, is_file_name};
 use super::link::{Link, broken};
 use super::protocol::{IN_PARENT, LAZY, PRESENT};
-use super::receive::Put;
 use super::space::{CONTENTS_SLOT, FILES_SLOT, FIRST_SLOT, SpaceId, base_of, place};
 use crate::error::{Error, Result};
 use crate::format::manifest::{Cost, Manifest, Mapping};
@@ -13,6 +12,7 @@ use crate::store::writer::{Description, Draft, Writer};
 use pagetrail::{PageRange, PageSet, Permissions};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// What a page of a dump takes of memory until it is published: its hash, where it lies, its part
@@ -34,9 +34,6 @@ pub struct Dump<'w> {
     files: Vec<ImageFile>,
     /// Where the next file goes.
     files_end: u64,
-    /// How many bytes of pages stay in memory at most until all have come; `None` is what the
-    /// machine has to spare.
-    spool_bytes: Option<u64>,
     began: Instant,
 }
 
@@ -74,11 +71,7 @@ struct Open {
 impl<'w> Dump<'w> {
     /// Begins a dump: an increment over `before`, the checkpoint that the writer builds on, if it
     /// still does.
-    pub(super) fn new(
-        writer: &'w mut Writer,
-        before: Option<Before>,
-        spool_bytes: Option<u64>,
-    ) -> Self {
+    pub(super) fn new(writer: &'w mut Writer, before: Option<Before>) -> Self {
         let page_size = pagetrail::page_size();
         let is_full = |before: &Before| before.contents.next_slot() > RENUMBERED_SLOT;
         if before.as_ref().is_some_and(is_full) {
@@ -103,7 +96,6 @@ impl<'w> Dump<'w> {
             draft,
             files: Vec::new(),
             files_end: base_of(FILES_SLOT),
-            spool_bytes,
             began: Instant::now(),
         }
     }
@@ -116,27 +108,41 @@ impl<'w> Dump<'w> {
     ///
     /// The connection ends early, what comes is not as it should be, or the storage fails.
     pub fn pre_dump<S: Read + Write>(&mut self, stream: S) -> Result<()> {
-        let link = &mut Link::new(stream);
-        self.receive(link, None, Put::AtOnce)?;
-        link.done()?;
+        self.pages(stream)?;
         self.state.begin_part()
     }
 
     /// Takes the pages of the dump that come over a connection, after those of any pre-dumps. CRIU
-    /// hears that they are here before the store has them, as far as there is memory for them: so
-    /// the processes stand still for no longer than it takes to copy them. This is for processes
-    /// that go on (`--leave-running`): the store may yet fail.
+    /// hears that they are there once the store has them: meanwhile the processes stand still.
     ///
     /// # Errors
     ///
     /// As [`Self::pre_dump`].
     pub fn pages<S: Read + Write>(&mut self, stream: S) -> Result<()> {
-        self.receive(&mut Link::new(stream), None, Put::Afterwards)
+        let link = &mut Link::new(stream);
+        self.receive(link, None)?;
+        link.done()
     }
 
-    /// How many bytes of pages may stay in memory.
-    pub(super) fn spool_bytes(&self) -> u64 {
-        self.spool_bytes.unwrap_or_else(limits::bytes_to_spare)
+    /// Takes a pre-dump that CRIU left in a directory, as [`Self::pre_dump`] does one that comes
+    /// over a connection: CRIU wrote it while the processes ran.
+    ///
+    /// # Errors
+    ///
+    /// A file is missing or not as it should be, or the storage fails.
+    pub fn pre_dump_images(&mut self, directory: &Path) -> Result<()> {
+        self.images(directory)?;
+        self.state.begin_part()
+    }
+
+    /// Takes the pages of the dump that CRIU left in a directory, after those of any pre-dumps.
+    /// The processes stood still for no longer than CRIU alone takes, and go on already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::pre_dump_images`].
+    pub fn images(&mut self, directory: &Path) -> Result<()> {
+        self.fill(|state, inlet| state.local(directory, inlet))
     }
 
     /// The state of what was received, and the draft that takes the pages.

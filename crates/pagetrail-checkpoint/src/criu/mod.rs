@@ -2,7 +2,7 @@
 //! process, and the pages go through its page server's protocol to the store and back.
 //!
 //! What the protocol says is in `protocol`, how a dump becomes a checkpoint in `dump` and
-//! `contents`, how pages get back in `serve` and `images`; `server` puts these together for
+//! `contents`, one that CRIU has left in image files in `local`, how pages get back in `serve` and `images`; `server` puts these together for
 //! connections of any kind; `records` reads what is needed of CRIU's other files. Starting CRIU
 //! is for others.
 
@@ -10,6 +10,7 @@ mod contents;
 mod dump;
 mod images;
 mod link;
+mod local;
 mod pagemap;
 mod protobuf;
 mod protocol;
@@ -22,6 +23,7 @@ mod space;
 pub use contents::ImageFile;
 pub use dump::Dump;
 pub use images::Written;
+pub use local::is_of_pages;
 pub use records::{RegularFile, SocketAddress, frozen, regular_files, socket_addresses};
 pub use server::{Dumps, Handled, PageServer};
 pub use space::SpaceId;

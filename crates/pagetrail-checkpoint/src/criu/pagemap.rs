@@ -1,9 +1,10 @@
 //! CRIU's pagemap images (`images/pagemap.proto`, `criu/include/magic.h`): which pages follow each
 //! other in a file of pages. Pure.
 
-use super::protobuf::{field, message};
-use super::protocol::{LAZY, PRESENT};
+use super::protobuf::{Value, field, fields, message, messages};
+use super::protocol::{IN_PARENT, LAZY, PRESENT};
 use pagetrail::PageSet;
+use std::ops::ControlFlow;
 
 /// Of every image file but raw ones.
 const COMMON_MAGIC: u32 = 0x5456_4319;
@@ -17,6 +18,65 @@ const ENTRY_PAGES_MAX: u64 = 1 << 28;
 pub(super) struct Pagemap {
     pub(super) image: Vec<u8>,
     pub(super) present: PageSet,
+}
+
+/// Fields of `pagemap_head` and `pagemap_entry`. Since CRIU 4.2 the number of pages has a second,
+/// longer field.
+const PAGES_ID: u64 = 1;
+const ADDRESS: u64 = 1;
+const PAGES_SHORT: u64 = 2;
+const INHERITED: u64 = 3;
+const FLAGS: u64 = 4;
+const PAGES: u64 = 5;
+
+/// Pages that follow each other, by a pagemap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) address: u64,
+    pub(super) pages: u64,
+    pub(super) flags: u32,
+}
+
+/// Reads a pagemap: the number of its file of pages, and its entries; `None` if it is none.
+pub(super) fn parse(image: &[u8]) -> Option<(u32, Vec<Entry>)> {
+    let magic = [COMMON_MAGIC, PAGEMAP_MAGIC].map(u32::to_le_bytes);
+    let is_one = image.starts_with(&magic.concat());
+    let (mut pages_id, mut entries) = (None, Vec::new());
+    messages(image, |message| {
+        let read = match pages_id {
+            None => fields(message, |at, value| {
+                if let (PAGES_ID, Value::Number(number)) = (at, value) {
+                    pages_id = u32::try_from(number).ok();
+                }
+            })
+            .and(pages_id.map(drop)),
+            Some(_) => entry(message).map(|entry| entries.push(entry)),
+        };
+        read.map_or(ControlFlow::Break(()), ControlFlow::Continue)
+    })?;
+    pages_id.filter(|_| is_one).map(|id| (id, entries))
+}
+
+fn entry(message: &[u8]) -> Option<Entry> {
+    let (mut entry, mut short, mut flags) = (Entry::default(), 0, None);
+    fields(message, |at, value| match (at, value) {
+        (ADDRESS, Value::Number(number)) => entry.address = number,
+        (PAGES_SHORT, Value::Number(number)) => short = number,
+        // What there was before there were flags.
+        (INHERITED, Value::Number(1)) => entry.flags = IN_PARENT,
+        (FLAGS, Value::Number(number)) => flags = Some(number),
+        (PAGES, Value::Number(number)) => entry.pages = number,
+        _ => {}
+    })?;
+    if entry.pages == 0 {
+        entry.pages = short;
+    }
+    match flags {
+        Some(flags) => entry.flags = u32::try_from(flags).ok()?,
+        None if entry.flags == 0 => entry.flags = PRESENT,
+        None => {}
+    }
+    Some(entry)
 }
 
 impl Pagemap {

@@ -38,7 +38,10 @@ fn number(input: &mut &[u8]) -> Option<u64> {
 }
 
 /// Shows all fields of a message; `None` if it is none.
-pub(super) fn fields<'a>(mut message: &'a [u8], mut each: impl FnMut(u64, Value<'a>)) -> Option<()> {
+pub(super) fn fields<'a>(
+    mut message: &'a [u8],
+    mut each: impl FnMut(u64, Value<'a>),
+) -> Option<()> {
     while !message.is_empty() {
         let key = number(&mut message)?;
         let value = match key & 7 {
@@ -59,7 +62,10 @@ pub(super) fn fields<'a>(mut message: &'a [u8], mut each: impl FnMut(u64, Value<
 }
 
 /// Shows the messages of an image.
-pub(super) fn messages<'a>(image: &'a [u8], mut each: impl FnMut(&'a [u8]) -> ControlFlow<()>) -> Option<()> {
+pub(super) fn messages<'a>(
+    image: &'a [u8],
+    mut each: impl FnMut(&'a [u8]) -> ControlFlow<()>,
+) -> Option<()> {
     let mut rest = image.get(HEAD_BYTES..)?;
     while !rest.is_empty() {
         let length = take(&mut rest, 4)?.try_into().ok()?;

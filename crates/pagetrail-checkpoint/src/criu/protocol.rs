@@ -183,7 +183,8 @@ impl Layout {
     }
 }
 
-fn known(flags: u32) -> Decoded<u32> {
+/// Flags of pages, as far as they belong to a dump.
+pub(super) fn known(flags: u32) -> Decoded<u32> {
     match flags & (PRESENT | IN_PARENT) {
         PRESENT | IN_PARENT if flags & !(PRESENT | IN_PARENT | LAZY) == 0 => Ok(flags),
         // A lazy dump keeps its contents to itself.

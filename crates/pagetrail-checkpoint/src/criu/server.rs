@@ -5,7 +5,6 @@ use super::contents::Contents;
 use super::dump::{Before, Dump};
 use super::link::{Link, broken};
 use super::protocol::Request;
-use super::receive::Put;
 use super::serve::serve;
 use crate::error::{Error, Result};
 use crate::format::manifest::Manifest;
@@ -26,7 +25,6 @@ use std::time::Duration;
 pub struct Dumps {
     writer: Writer,
     before: Option<Before>,
-    spool_bytes: Option<u64>,
 }
 
 impl Dumps {
@@ -36,7 +34,6 @@ impl Dumps {
         Self {
             writer,
             before: None,
-            spool_bytes: None,
         }
     }
 
@@ -62,12 +59,6 @@ impl Dumps {
         Ok(())
     }
 
-    /// Limits the memory in which pages stay until all have come ([`Dump::pages`]), in bytes; else
-    /// it is a quarter of what the machine has to spare.
-    pub fn limit_memory(&mut self, bytes: u64) {
-        self.spool_bytes = Some(bytes);
-    }
-
     /// The writer, to prune, say.
     pub fn writer(&mut self) -> &mut Writer {
         &mut self.writer
@@ -85,7 +76,7 @@ impl Dumps {
     }
 
     /// Takes the dump that comes over a connection and adds to it before it is published. CRIU
-    /// hears that the pages are here ([`Dump::pages`]); then `finish` waits until it has ended,
+    /// hears that the pages are there ([`Dump::pages`]); then `finish` waits until it has ended,
     /// adds its image files, and says how long the processes stood still.
     ///
     /// # Errors
@@ -108,7 +99,7 @@ impl Dumps {
         first: Option<Request>,
     ) -> Result<Manifest> {
         let manifest = self.take_by(|dump| {
-            dump.receive(link, first, Put::AtOnce)?;
+            dump.receive(link, first)?;
             Ok(Duration::ZERO)
         })?;
         // It is published, whether the other side hears of it or not.
@@ -127,7 +118,7 @@ impl Dumps {
         fill: impl FnOnce(&mut Dump<'_>) -> Result<Duration>,
     ) -> Result<Manifest> {
         self.writer.catch_up()?;
-        let mut dump = Dump::new(&mut self.writer, self.before.take(), self.spool_bytes);
+        let mut dump = Dump::new(&mut self.writer, self.before.take());
         let published = fill(&mut dump).and_then(|frozen| dump.publish(frozen));
         match published {
             Ok((manifest, contents)) => {

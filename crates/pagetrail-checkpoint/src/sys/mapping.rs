@@ -4,7 +4,7 @@
 use pagetrail::{PageRange, page_size};
 use rustix::fs::MemfdFlags;
 use rustix::io::{Errno, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::ptr::{NonNull, null_mut};
 use std::slice;
 
@@ -45,23 +45,6 @@ impl Mapping {
             alias: None,
             bytes,
         })
-    }
-
-    /// Private memory of at least so many bytes, most of which may never be used: it counts once it
-    /// is written to, huge pages at a time where the machine has them.
-    pub(crate) fn spool(bytes: usize) -> Result<Self> {
-        let bytes = whole_pages(bytes)?;
-        let flags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
-        let start = unsafe { mmap_anonymous(null_mut(), bytes, RIGHTS, flags)? };
-        let mapping = Self {
-            start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?,
-            alias: None,
-            bytes,
-        };
-        // SAFETY: the memory is this value's, and its contents stay.
-        let _ = unsafe { madvise(start, bytes, Advice::LinuxHugepage) };
-        Ok(mapping)
     }
 
     /// Memory with an alias: a memory file, mapped twice.

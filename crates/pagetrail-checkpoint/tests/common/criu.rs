@@ -3,7 +3,7 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -102,37 +102,55 @@ impl<S: Read + Write> Client<S> {
 
     /// A dump, or a pre-dump, which leaves shared memory out and yet forgets its writes.
     pub(crate) fn dump_part(&mut self, memory: &mut Memory, is_last: bool) -> io::Result<i32> {
-        for (whose, pages) in &mut memory.spaces {
-            if !is_last && whose & 2 != 0 {
-                pages.values_mut().for_each(|page| page.dirty = false);
-                continue;
-            }
-            let has_parent = self.open(*whose)?;
-            let numbers: Vec<u64> = pages.keys().copied().collect();
-            for run in numbers.chunk_by(|a, b| a + 1 == *b) {
-                let flags_of = |number: &u64| {
-                    let page = &pages[number];
-                    match (has_parent && !page.dirty, page.lazy) {
-                        (true, _) => IN_PARENT,
-                        (false, true) => PRESENT | LAZY,
-                        (false, false) => PRESENT,
-                    }
-                };
-                for part in run.chunk_by(|a, b| flags_of(a) == flags_of(b)) {
-                    let flags = flags_of(&part[0]);
-                    let count = part.len() as u64;
-                    self.send(flags << 16 | ADD, count, part[0] * PAGE, *whose)?;
-                    if flags & PRESENT != 0 {
-                        for number in part {
-                            self.stream.write_all(&pages[number].bytes)?;
-                        }
+        for (whose, pages) in memory.of_part(is_last) {
+            let has_parent = self.open(whose)?;
+            for (flags, numbers) in entries(&pages, has_parent) {
+                let count = numbers.len() as u64;
+                self.send(flags << 16 | ADD, count, numbers[0] * PAGE, whose)?;
+                if flags & PRESENT != 0 {
+                    for number in &numbers {
+                        self.stream.write_all(&pages[number].bytes)?;
                     }
                 }
             }
-            pages.values_mut().for_each(|page| page.dirty = false);
         }
         self.close()
     }
+}
+
+type Space = BTreeMap<u64, Page>;
+
+/// Pages that follow each other and are told of alike, by number.
+fn entries(pages: &Space, has_parent: bool) -> Vec<(u32, Vec<u64>)> {
+    let flags_of = |number: &u64| {
+        let page = &pages[number];
+        match (has_parent && !page.dirty, page.lazy) {
+            (true, _) => IN_PARENT,
+            (false, true) => PRESENT | LAZY,
+            (false, false) => PRESENT,
+        }
+    };
+    let numbers: Vec<u64> = pages.keys().copied().collect();
+    let parts = numbers.chunk_by(|a, b| a + 1 == *b && flags_of(a) == flags_of(b));
+    parts
+        .map(|part| (flags_of(&part[0]), part.to_vec()))
+        .collect()
+}
+
+/// A message of protocol buffers that holds numbers, behind its length.
+fn message(out: &mut Vec<u8>, numbers: &[(u8, u64)]) {
+    let mut body = Vec::new();
+    for (field, value) in numbers {
+        body.push(field << 3);
+        let mut value = *value;
+        while value >= 0x80 {
+            body.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        body.push(value as u8);
+    }
+    out.extend((body.len() as u32).to_le_bytes());
+    out.extend(body);
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -145,7 +163,7 @@ pub(crate) struct Page {
 /// The pages of each space, by number.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
-    pub(crate) spaces: BTreeMap<u64, BTreeMap<u64, Page>>,
+    pub(crate) spaces: BTreeMap<u64, Space>,
 }
 
 impl Memory {
@@ -154,6 +172,57 @@ impl Memory {
         let pages = self.spaces.values_mut().flat_map(BTreeMap::values_mut);
         pages.for_each(|page| page.dirty = false);
         self
+    }
+
+    /// What a dump is of, or a pre-dump, which leaves shared memory out; its writes are forgotten.
+    fn of_part(&mut self, is_last: bool) -> BTreeMap<u64, Space> {
+        let mut part = self.spaces.clone();
+        part.retain(|whose, _| is_last || whose & 2 == 0);
+        let pages = self.spaces.values_mut().flat_map(BTreeMap::values_mut);
+        pages.for_each(|page| page.dirty = false);
+        part
+    }
+
+    /// Leaves a dump, or a pre-dump, in image files, as `criu/page-xfer.c` writes them. `known` has
+    /// the spaces of the part before, and then those of this one. Old CRIU counts pages in another
+    /// field.
+    pub(crate) fn write_files(
+        &mut self,
+        directory: &Path,
+        is_last: bool,
+        known: &mut BTreeSet<u64>,
+        is_old: bool,
+    ) {
+        let part = self.of_part(is_last);
+        for ((whose, pages), pages_id) in part.iter().zip(1..) {
+            let (mut image, mut bytes) =
+                (vec![0x19, 0x43, 0x56, 0x54, 0x25, 0x40, 0x08, 0x56], vec![]);
+            message(&mut image, &[(1, pages_id)]);
+            for (flags, numbers) in entries(pages, known.contains(whose)) {
+                let (at, count) = (numbers[0] * PAGE, numbers.len() as u64);
+                match is_old {
+                    true => message(&mut image, &[(1, at), (2, count), (4, flags.into())]),
+                    false => message(
+                        &mut image,
+                        &[(1, at), (2, 1), (4, flags.into()), (5, count)],
+                    ),
+                }
+                if flags & PRESENT != 0 {
+                    bytes.extend(
+                        numbers
+                            .iter()
+                            .flat_map(|number| pages[number].bytes.clone()),
+                    );
+                }
+            }
+            let name = match whose & 2 {
+                0 => format!("pagemap-{}.img", whose >> 8),
+                _ => format!("pagemap-shmem-{}.img", whose >> 8),
+            };
+            fs::write(directory.join(name), image).unwrap();
+            fs::write(directory.join(format!("pages-{pages_id}.img")), bytes).unwrap();
+        }
+        *known = part.into_keys().collect();
     }
 
     /// Something happens to it.
