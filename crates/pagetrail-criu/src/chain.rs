@@ -25,6 +25,8 @@ use crate::tracking::Tracking;
 /// The parts of a checkpoint, and their directories.
 const PRE_DUMP: &str = "pre-dump";
 const DUMP: &str = "dump";
+/// CRIU's link to the images before, in a directory of images.
+const PARENT: &str = "parent";
 
 /// Where CRIU leaves the image files of a checkpoint.
 #[derive(Debug)]
@@ -106,7 +108,11 @@ impl<'a> Chain<'a> {
             let outcome = self.attempt_in(dumps, &images);
             let is_full = matches!(&images, Images::InMemory(directory) if directory.is_full());
             if outcome.is_ok() || !is_full {
-                self.before = (outcome.is_ok() && self.tracking.is_some()).then_some(images);
+                if outcome.is_ok() && self.tracking.is_some() {
+                    // What it leads to is gone. CRIU would take the one after it for damaged.
+                    let _ = fs::remove_file(images.path().join(PRE_DUMP).join(PARENT));
+                    self.before = Some(images);
+                }
                 return outcome;
             }
         }
