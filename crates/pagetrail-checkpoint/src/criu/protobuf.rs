@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 
 /// Two magic numbers, before all images but raw ones.
-const HEAD_BYTES: usize = 8;
+pub(super) const HEAD_BYTES: usize = 8;
 
 /// The kinds of fields of protocol buffers.
 const NUMBER: u64 = 0;

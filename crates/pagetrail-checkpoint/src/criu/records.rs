@@ -170,6 +170,7 @@ fn regular_file(entry: &[u8]) -> Option<Option<RegularFile>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::protobuf::HEAD_BYTES;
     use super::*;
 
     /// A field of bytes, or of a number below 128.
