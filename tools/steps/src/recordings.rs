@@ -45,6 +45,33 @@ pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &st
     fs::write(&path, text).with_context(cannot)
 }
 
+/// The list `field` of a recording with `result` in it, in the place of the one that has the same
+/// values of `keys`, or at the end. There need not be a recording yet.
+pub fn merged(
+    repo: &Repo,
+    name: &str,
+    field: &str,
+    result: Value,
+    keys: &[&str],
+) -> Result<Vec<Value>> {
+    let path = repo.root.join(RESULTS).join(name);
+    let cannot = || path.display().to_string();
+    let mut list = Vec::new();
+    if path.exists() {
+        let text = fs::read_to_string(&path).with_context(cannot)?;
+        let mut recording: Value = serde_json::from_str(&text).with_context(cannot)?;
+        if let Value::Array(known) = recording[field].take() {
+            list = known;
+        }
+    }
+    let same = |other: &Value| keys.iter().all(|key| other[*key] == result[*key]);
+    match list.iter().position(same) {
+        Some(at) => list[at] = result,
+        None => list.push(result),
+    }
+    Ok(list)
+}
+
 fn machine(place: Place) -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find(|line| line.starts_with("model name"));
@@ -100,6 +127,25 @@ mod tests {
         ] {
             assert_eq!(day(days), date);
         }
+    }
+
+    #[test]
+    fn a_result_takes_the_place_of_the_one_before() {
+        let root = std::env::temp_dir().join(format!("pagetrail-merged-{}", std::process::id()));
+        fs::create_dir_all(root.join(RESULTS)).unwrap();
+        let repo = Repo {
+            target: root.join("target"),
+            root: root.clone(),
+        };
+        let of = |a: u32, b: u32, ms: u32| json!({"a": a, "b": b, "ms": ms});
+        let add = |result| merged(&repo, "x.json", "list", result, &["a", "b"]).unwrap();
+        assert_eq!(add(of(1, 1, 5)), [of(1, 1, 5)]);
+        let known = json!({"list": [of(1, 1, 5), of(1, 2, 6)], "schema": 1});
+        fs::write(root.join(RESULTS).join("x.json"), known.to_string()).unwrap();
+        let [same, other] = [add(of(1, 1, 7)), add(of(2, 1, 8))];
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(same, [of(1, 1, 7), of(1, 2, 6)]);
+        assert_eq!(other, [of(1, 1, 5), of(1, 2, 6), of(2, 1, 8)]);
     }
 
     #[test]

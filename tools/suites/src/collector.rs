@@ -2,6 +2,7 @@
 //! tests as a test, and the collector's time by provider as a benchmark (figures 5 and 6 of the OoH
 //! paper).
 
+pub(crate) mod engines;
 mod memory;
 mod table;
 
@@ -244,7 +245,7 @@ pub fn test(repo: &Repo) -> Result<Outcome> {
 /// replaces the recorded results.
 pub fn bench(repo: &Repo, args: &[String]) -> Result<()> {
     let (here, guest) = match args.first().map(String::as_str) {
-        Some("memory") => return memory::bench(repo),
+        Some("memory") => return memory::bench(repo, &args[1..]),
         None => (true, true),
         Some("here") => (true, false),
         Some("guest") => (false, true),

@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::{Repo, program};
 
+use super::engines::{CONFIGURATIONS, ENGINES, TKRZW, command};
+
 /// The paper's name of a program, and ours.
 const PROGRAMS: [(&str, &str); 7] = [
     ("gcbench", "gcbench"),
@@ -23,120 +25,82 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("word-count", "wordcount"),
 ];
 /// Sizes of the programs that are the paper's configurations.
-const CONFIGURATIONS: [(&str, u32); 3] = [("small", 4), ("medium", 5), ("large", 6)];
+const SIZES: [u32; 3] = [4, 5, 6];
 
-/// tkrzw's engines, and the words after `--dbm` in the three configurations.
-const ENGINES: [(&str, [&str; 3]); 5] = [
-    (
-        "baby",
-        [
-            "--iter 3M --threads 3",
-            "--iter 5M --threads 3",
-            "--iter 10M --threads 3",
-        ],
-    ),
-    (
-        "cache",
-        [
-            "--iter 3M --cap_rec_num 3M --threads 5",
-            "--iter 5M --cap_rec_num 5M --threads 5",
-            "--iter 10M --cap_rec_num 10M --threads 5",
-        ],
-    ),
-    (
-        "stdhash",
-        [
-            "--iter 3M --buckets 100K --record_comp zlib --threads 2",
-            "--iter 5M --buckets 100K --record_comp zlib --threads 2",
-            "--iter 10M --buckets 100K --record_comp zlib --threads 2",
-        ],
-    ),
-    (
-        "stdtree",
-        [
-            "--iter 3M --threads 2",
-            "--iter 5M --threads 2",
-            "--iter 10M --threads 2",
-        ],
-    ),
-    (
-        "tiny",
-        [
-            "--iter 5M --buckets 30M --threads 3",
-            "--iter 5M --buckets 30M --threads 5",
-            "--iter 5M --buckets 30M --threads 7",
-        ],
-    ),
-];
-/// tkrzw's tool, of the package tkrzw-utils.
-const TKRZW: &str = "tkrzw_dbm_perf";
 /// How often the most memory of a running program is looked up.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Runs each program once in each configuration, and replaces the recorded results.
-pub(super) fn bench(repo: &Repo) -> Result<()> {
+/// The name of the recording.
+const RECORDING: &str = "programs_memory.json";
+
+/// Runs each program once in each configuration, or some of them, and replaces what was recorded of
+/// these.
+pub(super) fn bench(repo: &Repo, only: &[String]) -> Result<()> {
+    let applications = PROGRAMS.map(|(name, _)| name).into_iter();
+    let applications: Vec<&str> = applications.chain(ENGINES.map(|(name, _)| name)).collect();
+    for name in only {
+        ensure!(
+            applications.contains(&name.as_str()),
+            "programs are {}, not '{name}'",
+            applications.join(", ")
+        );
+    }
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
     let directory = super::programs(repo)?;
-    let mut programs = Vec::new();
-    let mut add = |application: &str, configuration: &str, resident: u64, command: &str| {
-        println!("{application}, {configuration}: {} MiB", resident >> 20);
-        programs.push(json!({
-            "application": application,
-            "configuration": configuration,
-            "resident_bytes": resident,
-            "command": command,
-        }));
-    };
-    for (application, name) in PROGRAMS {
-        for (configuration, size) in CONFIGURATIONS {
+    for (application, name) in PROGRAMS.into_iter().filter(|(name, _)| is_wanted(name)) {
+        for (configuration, size) in CONFIGURATIONS.into_iter().zip(SIZES) {
             let mut run = Command::new(directory.join(name));
             let output = run.args([&size.to_string(), "off"]).output()?;
             ensure!(output.status.success(), "{name} {size}: {}", output.status);
             let said: Value = serde_json::from_slice(&output.stdout)?;
             let resident = said["resident_bytes"].as_u64();
             let resident = resident.context("no resident_bytes")?;
-            add(
-                application,
-                configuration,
-                resident,
-                &format!("{name} {size} off"),
-            );
+            let command = format!("{name} {size} off");
+            keep(repo, application, configuration, resident, &command)?;
         }
     }
-    let mut absent: Vec<Value> = Vec::new();
     if program(TKRZW).is_none() {
         println!("without tkrzw's engines: apt-get install tkrzw-utils");
-        absent.push(json!({"applications": "tkrzw", "reason": "no tkrzw-utils here"}));
-    } else {
-        for (engine, configurations) in ENGINES {
-            for ((configuration, _), words) in CONFIGURATIONS.into_iter().zip(configurations) {
-                let command = format!("{TKRZW} sequence --set_only --dbm {engine} {words}");
-                match resident_of(&command) {
-                    Ok(resident) => add(engine, configuration, resident, &command),
-                    Err(error) => {
-                        println!("{engine}, {configuration}: {error:#}");
-                        let reason = format!("{error:#}");
-                        absent.push(json!({"applications": engine, "reason": reason}));
-                    }
-                }
+        return Ok(());
+    }
+    for (engine, configurations) in ENGINES.into_iter().filter(|(name, _)| is_wanted(name)) {
+        for (configuration, words) in CONFIGURATIONS.into_iter().zip(configurations) {
+            let command = command(engine, words);
+            match resident_of(&command) {
+                Ok(resident) => keep(repo, engine, configuration, resident, &command)?,
+                Err(error) => println!("{engine}, {configuration}: {error:#}"),
             }
         }
     }
+    Ok(())
+}
+
+/// Keeps a result among those of other programs and configurations.
+fn keep(
+    repo: &Repo,
+    application: &str,
+    configuration: &str,
+    resident: u64,
+    command: &str,
+) -> Result<()> {
+    println!("{application}, {configuration}: {} MiB", resident >> 20);
+    let result = json!({
+        "application": application,
+        "configuration": configuration,
+        "resident_bytes": resident,
+        "command": command,
+    });
+    let keys = ["application", "configuration"];
+    let programs = recordings::merged(repo, RECORDING, "programs", result, &keys)?;
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let results = json!({
         "schema": 1,
         "kernel": release.trim(),
         "programs": programs,
-        "absent": absent,
     });
     let text = serde_json::to_string_pretty(&results)? + "\n";
     let command = "cargo xtask bench collector memory";
-    recordings::keep(
-        repo,
-        "programs_memory.json",
-        text.as_bytes(),
-        Place::Here,
-        command,
-    )
+    recordings::keep(repo, RECORDING, text.as_bytes(), Place::Here, command)
 }
 
 /// The most memory that a command had, in bytes, by proc_pid_status(5). It is looked up until the
