@@ -8,6 +8,7 @@ mod checkpoints;
 mod kit;
 mod programs;
 mod reads;
+mod scale;
 pub mod suites;
 mod throughput;
 
@@ -22,11 +23,12 @@ use pagetrail_steps::repo::Repo;
 
 /// What can be measured, and in how many rounds if nobody says otherwise: each within six minutes.
 /// A round is a run of each variant, or, in them, a checkpoint or a collect.
-const BENCHES: [(&str, usize); 4] = [
+const BENCHES: [(&str, usize); 5] = [
     ("programs", 2),
     ("throughput", 3),
     ("checkpoints", 7),
     ("reads", 21),
+    ("scale", 1),
 ];
 
 /// Measures everything or one of `BENCHES`, so many times, prints tables, and replaces the recorded
@@ -55,6 +57,7 @@ pub fn bench(repo: &Repo, asked: &[String]) -> Result<()> {
             "programs" => programs::measure(&kit, rounds)?,
             "throughput" => throughput::measure(&kit, rounds)?,
             "checkpoints" => checkpoints::measure(repo, &kit, rounds)?,
+            "scale" => scale::measure(&kit)?,
             _ => reads::measure(repo, rounds)?,
         };
         let results = json!({

@@ -39,7 +39,7 @@ pub(super) const WORKLOADS: &[Workload] = &[
     workload("Redis, 64 B", "redis.py", 200_000, 64, 100_000, 2000),
 ];
 
-const fn workload(
+pub(super) const fn workload(
     name: &'static str,
     program: &'static str,
     records: u32,
@@ -63,7 +63,11 @@ const PROGRAMS: &[(&str, &str, &[&str])] = &[
     ("tokyo.c", "gcc", &["-ltokyocabinet"]),
     ("tkrzw.cc", "g++", &["-std=c++17", "-ltkrzw"]),
     ("nodes.cc", "g++", &[]),
+    ("counted.c", "gcc", SHARED),
 ];
+
+/// A library that is preloaded.
+const SHARED: &[&str] = &["-shared", "-fPIC"];
 
 /// What it runs on.
 pub(super) struct Kit {
@@ -103,7 +107,11 @@ impl Kit {
         fs::create_dir_all(&kit.programs)?;
         for (source, compiler, flags) in PROGRAMS {
             let source = kit.sources.join(source);
-            let out = kit.programs.join(source.file_stem().unwrap_or_default());
+            let name = source.file_stem().unwrap_or_default().display();
+            let out = kit.programs.join(match *flags == SHARED {
+                true => format!("lib{name}.so"),
+                false => name.to_string(),
+            });
             let mut command = Command::new(compiler);
             command.args(["-O2", "-Wall", "-Werror", "-o"]).arg(out);
             let status = command.arg(&source).args(*flags).status()?;
