@@ -3,6 +3,7 @@
 //! own bits in a guest (figures 7 to 9 of the OoH paper).
 
 mod again;
+mod engines;
 mod restore;
 mod stats;
 
@@ -176,14 +177,16 @@ pub fn test_restore(repo: &Repo) -> Result<Outcome> {
 /// How often each chain is run for the recorded results, unless said otherwise.
 const ROUNDS: usize = 3;
 
-/// Measures 64 and 512 MiB in a guest and replaces the recorded results.
-pub fn bench(repo: &Repo, rounds: Option<&str>) -> Result<()> {
-    let rounds = match rounds {
-        Some(rounds) => rounds
-            .parse()
-            .with_context(|| format!("'{rounds}' is no number of rounds"))?,
-        None => ROUNDS,
-    };
+/// Measures 64 and 512 MiB in a guest, or tkrzw's engines on this machine, and replaces the
+/// recorded results.
+pub fn bench(repo: &Repo, asked: &[String]) -> Result<()> {
+    let words: Vec<&str> = asked.iter().map(String::as_str).collect();
+    if let ["engines", rest @ ..] = words.as_slice() {
+        let rounds = rounds(rest.first().copied())?;
+        let kit = Kit::build(repo, Profile::Release)?;
+        return engines::bench(repo, &kit, rounds, rest.get(1..).unwrap_or_default());
+    }
+    let rounds = rounds(words.first().copied())?;
     let kit = Kit::build(repo, Profile::Release)?;
     let runs = stats::medians(&in_guest(repo, &kit, rounds, &["64", "512"])?);
     let results = json!({"schema": 2, "guest": "6.12", "rounds": rounds, "runs": runs});
@@ -192,6 +195,13 @@ pub fn bench(repo: &Repo, rounds: Option<&str>) -> Result<()> {
     let command = "cargo xtask bench checkpointer";
     let name = "checkpointer_guest.json";
     recordings::keep(repo, name, text.as_bytes(), Place::Guest, command)
+}
+
+/// How often everything is measured.
+fn rounds(asked: Option<&str>) -> Result<usize> {
+    let rounds = asked.map_or(Ok(ROUNDS), str::parse).ok();
+    let rounds = rounds.filter(|&rounds| rounds > 0);
+    rounds.with_context(|| format!("'{}' is no number of rounds", asked.unwrap_or_default()))
 }
 
 fn in_guest(repo: &Repo, kit: &Kit, rounds: usize, mebibytes: &[&str]) -> Result<Vec<Value>> {

@@ -76,7 +76,7 @@ usage: cargo xtask TASK
   posix [short]    the Open POSIX Test Suite natively and while its programs are tracked, in the long
                    form that 'soak' has (half an hour), or in the short one that 'test' has
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
-  bench collector [here|guest|memory [ROUNDS]]
+  bench collector [here [ROUNDS] | guest [ROUNDS] | memory [PROGRAM ..]]
                    the same for the programs on libgc, on this machine and in a guest (half an hour);
                    memory: what they take in the OoH paper's configurations, and tkrzw's engines
   bench programs   real programs under 'adaptive' and 'pagemap-scan' (ten minutes); bench adaptive
@@ -86,8 +86,8 @@ usage: cargo xtask TASK
                    was ended), and write the book's chapters of them; report writes these alone
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench units      what merging sub-pages saves and costs programs: log entries, faults, bytes (guest)
-  bench checkpointer [ROUNDS]
-                   the same for CRIU, in a guest
+  bench checkpointer [ROUNDS | engines [ROUNDS [small|medium|large [ENGINE]]]]
+                   the same for CRIU, in a guest; engines: tkrzw's under CRIU, on this machine
   bench trees [with COMMAND] [ROUNDS]
                    what trees of processes cost to track: short lives, 200 processes of 50 MiB, the
                    live view of them, call stacks (ten minutes); with another build of the command,
@@ -100,7 +100,7 @@ usage: cargo xtask TASK
   subpage suites [python|redis] [PARTS ..]
                    Python's and Redis' own tests on the sub-page allocator, for every number of
                    parts (an hour and more; a short form is part of 'test')
-  bench subpage [programs|throughput|checkpoints|reads [ROUNDS]]
+  bench subpage [programs|throughput|checkpoints|reads|scale [ROUNDS]]
                    the same for the sub-page allocator: databases and trees by parts of a page, its
                    throughput and memory beside libc's, what checkpoints take, and what it costs to
                    watch reads
@@ -234,8 +234,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
                 checkpointer::bench_restore(&repo, rounds.first().map(String::as_str))
                     .map(|()| true)?
             }
-            [what, rounds @ ..] if what == "checkpointer" => {
-                checkpointer::bench(&repo, rounds.first().map(String::as_str)).map(|()| true)?
+            [what, asked @ ..] if what == "checkpointer" => {
+                checkpointer::bench(&repo, asked).map(|()| true)?
             }
             [what, part @ ..] if what == "collector" => {
                 collector::bench(&repo, part).map(|()| true)?
@@ -278,22 +278,13 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         | test::LANE
         | "measure-collector"
         | "measure-checkpointer" => None,
-        "bench"
-            if rest
-                .first()
-                .is_some_and(|arg| arg == "collector" || arg == "subpage") =>
-        {
-            rest.get(3)
-        }
-        // It looks at all of them itself.
+        "bench" if rest.first().is_some_and(|arg| arg == "subpage") => rest.get(3),
+        // They look at all of them themselves.
         "bench" if rest.first().is_some_and(|arg| arg == "trees") => None,
-        "bench"
-            if rest
-                .first()
-                .is_some_and(|arg| arg == "checkpointer" || arg == "restore") =>
-        {
-            rest.get(2)
-        }
+        "bench" if rest.get(1).is_some_and(|arg| arg == "memory") => None,
+        "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(3),
+        "bench" if rest.first().is_some_and(|arg| arg == "checkpointer") => rest.get(5),
+        "bench" if rest.first().is_some_and(|arg| arg == "restore") => rest.get(2),
         "generate" | "bench" | "posix" | "reproduce" | "shadow" => rest.get(1),
         _ => rest.first(),
     }

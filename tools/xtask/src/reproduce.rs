@@ -20,8 +20,8 @@ use pagetrail_steps::repo::Repo;
 const CHAPTERS: &str = "docs/book/src/research/reproduction";
 /// Papers, as `pagetrail model reproduce` names them.
 const PAPERS: [&str; 4] = ["ooh", "flexible", "hmmv", "xen"];
-/// A recording that the command does not bring along: each machine has its own.
-const NOT_BROUGHT: &str = "programs_memory.json";
+/// A recording that the command does not bring along yet.
+const NOT_BROUGHT: &str = "subpage_scale.json";
 
 /// What makes the recordings that the papers' tables show, as words after `cargo xtask bench`.
 const STEPS: &[&[&str]] = &[
@@ -31,8 +31,10 @@ const STEPS: &[&[&str]] = &[
     &["collector", "here"],
     &["collector", "guest"],
     &["checkpointer"],
+    &["checkpointer", "engines"],
     &["subpage", "programs"],
     &["subpage", "checkpoints"],
+    &["subpage", "scale"],
     // With the guests' part, and the recorded programs.
     &["tier"],
     &["guests"],

@@ -52,26 +52,38 @@ pub(super) fn medians(runs: &[Value]) -> Vec<Value> {
         if found.iter().any(|known| is_same(&known)) {
             continue;
         }
-        let same: Vec<&Value> = runs.iter().filter(is_same).collect();
-        let mut median = run.clone();
-        for (number, phase) in median["phases"]
-            .as_array_mut()
-            .into_iter()
-            .flatten()
-            .enumerate()
-        {
-            for (name, figure) in phase.as_object_mut().into_iter().flatten() {
-                let all = same.iter().map(|run| &run["phases"][number][name.as_str()]);
-                let mut all: Vec<u64> = all.filter_map(Value::as_u64).collect();
-                all.sort_unstable();
-                if let Some(middle) = all.get(all.len() / 2) {
-                    *figure = json!(middle);
-                }
-            }
-        }
-        found.push(median);
+        let same: Vec<Value> = runs.iter().filter(is_same).cloned().collect();
+        found.push(median_of(&same));
     }
     found
+}
+
+/// The first of several runs, with the median of all of them in place of each of its numbers.
+pub(super) fn median_of(runs: &[Value]) -> Value {
+    let [first, ..] = runs else {
+        return Value::Null;
+    };
+    let at = |step: &dyn Fn(&Value) -> Option<Value>| {
+        median_of(&runs.iter().filter_map(step).collect::<Vec<_>>())
+    };
+    match first {
+        Value::Object(fields) => {
+            let names = fields.keys();
+            let medians = names.map(|name| (name.clone(), at(&|run| run.get(name).cloned())));
+            Value::Object(medians.collect())
+        }
+        Value::Array(elements) => {
+            let numbers = 0..elements.len();
+            numbers.map(|i| at(&|run| run.get(i).cloned())).collect()
+        }
+        Value::Number(_) => {
+            let mut all: Vec<u64> = runs.iter().filter_map(Value::as_u64).collect();
+            all.sort_unstable();
+            all.get(all.len() / 2)
+                .map_or(first.clone(), |middle| json!(middle))
+        }
+        other => other.clone(),
+    }
 }
 
 /// Takes a number of seven bits a byte, the lowest first.
@@ -105,6 +117,9 @@ mod tests {
             run("a", 3, 4),
         ];
         assert_eq!(medians(&runs), [run("a", 3, 4), run("b", 7, 2)]);
+        let alone = [9, 2, 5].map(|ms| json!({"alone_ms": ms, "phases": []}));
+        assert_eq!(median_of(&alone), json!({"alone_ms": 5, "phases": []}));
+        assert_eq!(median_of(&[]), Value::Null);
     }
 
     #[test]

@@ -1,0 +1,160 @@
+//! `cargo xtask bench checkpointer engines`: tkrzw's engines under CRIU, in the configurations of
+//! table II of the OoH paper (its figures 7 to 9).
+//!
+//! An engine runs alone, and then with a pre-dump at a third and a dump at two thirds of that time,
+//! after which it goes on to its end. Both runs take turns, so that a busy machine is busy for
+//! both.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use pagetrail_steps::recordings::{self, Place};
+use pagetrail_steps::repo::{Repo, program};
+use pagetrail_steps::steps::NotHere;
+
+use super::{Bits, Kit, run, stats};
+use crate::collector::engines::{CONFIGURATIONS, ENGINES, TKRZW, command};
+
+/// The name of the recording.
+const RECORDING: &str = "checkpointer_engines.json";
+
+/// Measures every engine in every configuration, or in one of them, or one engine in one of them;
+/// each result replaces what was recorded of the same before.
+pub(super) fn bench(repo: &Repo, kit: &Kit, rounds: usize, only: &[&str]) -> Result<()> {
+    if program(TKRZW).is_none() {
+        return Err(NotHere::error("apt-get install tkrzw-utils"));
+    }
+    let is_wanted = |at: usize, name: &str| only.get(at).is_none_or(|only| *only == name);
+    let mut found = false;
+    for (engine, all) in ENGINES {
+        for (configuration, words) in CONFIGURATIONS.into_iter().zip(all) {
+            if !is_wanted(0, configuration) || !is_wanted(1, engine) {
+                continue;
+            }
+            found = true;
+            let mut runs = Vec::new();
+            for _ in 0..rounds {
+                let dir = repo.target.join("engines");
+                runs.push(measure(kit, &command(engine, words), &dir)?);
+            }
+            let mut result = stats::median_of(&runs);
+            result["engine"] = json!(engine);
+            result["configuration"] = json!(configuration);
+            result["rounds"] = json!(rounds);
+            println!("{result}");
+            keep(repo, result)?;
+        }
+    }
+    ensure!(
+        found,
+        "configurations are {}; engines {}",
+        CONFIGURATIONS.join(", "),
+        ENGINES.map(|(engine, _)| engine).join(", ")
+    );
+    Ok(())
+}
+
+/// Keeps a result among those of other engines and configurations.
+fn keep(repo: &Repo, result: Value) -> Result<()> {
+    let list = recordings::merged(
+        repo,
+        RECORDING,
+        "engines",
+        result,
+        &["engine", "configuration"],
+    )?;
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let recording = json!({"schema": 1, "kernel": release.trim(), "engines": list});
+    recordings::keep(
+        repo,
+        RECORDING,
+        format!("{recording:#}\n").as_bytes(),
+        Place::Here,
+        "cargo xtask bench checkpointer engines",
+    )
+}
+
+/// One run alone, and one with CRIU.
+fn measure(kit: &Kit, command: &str, dir: &Path) -> Result<Value> {
+    let alone = Engine::start(command)?.end()?;
+    if dir.exists() {
+        fs::remove_dir_all(dir)?;
+    }
+    fs::create_dir_all(dir)?;
+    let mut engine = Engine::start(command)?;
+    let pid = engine.child.id().to_string();
+    let mut phases = Vec::new();
+    for (number, verb) in ["pre-dump", "dump"].into_iter().enumerate() {
+        let due = alone * (number as u32 + 1) / 3;
+        thread::sleep(due.saturating_sub(engine.began.elapsed()));
+        ensure!(
+            engine.child.try_wait()?.is_none(),
+            "{command}: ended before its {verb}"
+        );
+        let images = dir.join(number.to_string());
+        fs::create_dir(&images)?;
+        let path = images.display().to_string();
+        let mut args = vec![verb, "-t", &pid, "--track-mem", "-D", &path, "-o", "log"];
+        if number > 0 {
+            args.extend(["--prev-images-dir", "../0", "--leave-running"]);
+        }
+        let began = Instant::now();
+        run(kit.criu(Bits::Ours, &args), &images.join("log"))?;
+        let mut phase = stats::read(&images.join("stats-dump"))?;
+        phase["phase"] = json!(verb);
+        phase["ms"] = json!(began.elapsed().as_millis() as u64);
+        phases.push(phase);
+    }
+    let checkpointed = engine.end()?;
+    fs::remove_dir_all(dir)?;
+    // An increment without pages that stayed as they were is none: the bits were not used.
+    let skipped = phases[1]["pages_skipped_parent"].as_u64();
+    ensure!(
+        skipped.is_some_and(|pages| pages > 0),
+        "{command}: the dump has all pages again: {}",
+        phases[1]
+    );
+    Ok(json!({
+        "alone_ms": alone.as_millis() as u64,
+        "checkpointed_ms": checkpointed.as_millis() as u64,
+        "phases": phases,
+    }))
+}
+
+/// A running engine, in a session of its own. It is killed in the end, unless it has ended.
+struct Engine {
+    child: Child,
+    began: Instant,
+}
+
+impl Engine {
+    fn start(command: &str) -> Result<Self> {
+        let began = Instant::now();
+        let mut setsid = Command::new("setsid");
+        setsid.args(command.split(' ')).current_dir("/");
+        setsid.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = setsid.stderr(Stdio::null()).spawn();
+        let child = child.context("cannot run setsid")?;
+        Ok(Self { child, began })
+    }
+
+    /// Waits for its end; how long it has run.
+    fn end(mut self) -> Result<Duration> {
+        let status = self.child.wait()?;
+        ensure!(status.success(), "an engine: {status}");
+        Ok(self.began.elapsed())
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
