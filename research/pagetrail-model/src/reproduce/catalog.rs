@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use super::{
-    Table, flexible, hmmv, ooh, ooh_formulas, ooh_machines, ooh_programs, xen, xen_counts,
-    xen_native,
+    Table, flexible, hmmv, ooh, ooh_formulas, ooh_influence, ooh_machines, ooh_programs, xen,
+    xen_counts, xen_native,
 };
 use crate::RunError;
 
@@ -139,7 +139,7 @@ const OOH: &[Entry] = &[
     lookup(&[T(3)], ooh_formulas::on_machines),
     lookup(&[T(4)], ooh_machines::table4a),
     entry(&[T(4)], ooh_programs::table4),
-    entry(&[T(5)], ooh::table5),
+    entry(&[T(5)], ooh_influence::table5),
     entry(&[Figure(3)], || Ok(micro()?.figure3())),
     entry(&[Figure(4)], || Ok(micro()?.figure4())),
     entry(&[Figure(5), Figure(6)], ooh_programs::figures5_6),

@@ -1,4 +1,4 @@
-//! The OoH paper: tables I and V, figures 3, 4 and 10/11.
+//! The OoH paper: table I, figures 3, 4 and 10/11.
 //!
 //! Times are the model's events at the paper's costs (table IV). The paper prints slowdowns, but
 //! not the time of the untracked program; it was fitted, see [`own_time_ns`].
@@ -330,85 +330,6 @@ const PROC_WHY: &str = "the paper's tables disagree: M15 + M16 + M5 of table IVb
                         time that its ufd row implies, are not its /proc row";
 const UFD_TRACKER_WHY: &str = "the paper's two ufd rows differ although tracker and tracked wait for each \
                                other: they imply two untracked times, and one was fitted";
-
-/// Table V: which metrics a technique involves.
-pub fn table5() -> Result<Table, RunError> {
-    let mut rows = Vec::new();
-    let of = |kind| -> Result<(Bill, Vec<u8>), RunError> {
-        let listing = Workload {
-            kind: WorkloadKind::Listing1,
-            bytes: 4 * MIB,
-            rounds: 1,
-            seed: 0,
-        };
-        let config = RunConfig {
-            switch_every: Some(500),
-            ..RunConfig::new(kind)
-        };
-        let report = run(&config, listing.ops())?;
-        let bill = price(
-            &report.tracking(),
-            report.tracked_bytes,
-            &CostTable::ooh_paper(),
-        );
-        let metrics = metrics_of(&bill);
-        Ok((bill, metrics))
-    };
-    let paper: [(TechniqueKind, &[u8]); 4] = [
-        (TechniqueKind::SoftDirty, &[1, 5, 15, 16]),
-        (TechniqueKind::Userfaultfd, &[1, 2, 5, 6]),
-        (TechniqueKind::Spml, &[1, 3, 4, 9, 11, 13, 14, 16, 17, 18]),
-        (TechniqueKind::Epml, &[1, 3, 4, 7, 8, 10, 12, 18]),
-    ];
-    let mut statements = Vec::new();
-    for (kind, metrics) in paper {
-        let (bill, ours) = of(kind)?;
-        // M3 and M4 are the system calls around M9 to M12, which are counted instead.
-        let expected: Vec<u8> = metrics
-            .iter()
-            .copied()
-            .filter(|metric| ![3, 4].contains(metric))
-            .collect();
-        let row = Row::modelled(
-            format!("{kind}, metrics involved"),
-            "metrics",
-            Printed(metrics.len() as f64),
-            Modelled::of(&bill, |bill| metrics_of(bill).len() as f64),
-        );
-        rows.push(if ours.len() == metrics.len() {
-            row
-        } else {
-            row.note(M3_M4_WHY)
-        });
-        statements.push(Statement::modelled(
-            "these metrics, and no others, are involved (M3 and M4 aside)",
-            ours == expected,
-            format!("{kind}: {ours:?}"),
-        ));
-    }
-    Ok(Table {
-        name: "V",
-        absent: None,
-        claims: Vec::new(),
-        about: "Metrics that a technique involves, by the events that its run has (row 1 of 6).",
-        rows,
-        statements,
-    })
-}
-
-/// The metrics of table IV that a bill has, by their numbers.
-fn metrics_of(bill: &Bill) -> Vec<u8> {
-    let items = bill.items.iter();
-    let mut metrics: Vec<u8> = items
-        .filter_map(|item| item.metric.in_ooh_paper())
-        .collect();
-    metrics.sort_unstable();
-    metrics.dedup();
-    metrics
-}
-
-const M3_M4_WHY: &str = "M3 and M4 are the system calls around the hypercalls M9 to M12; the model \
-                         counts the inner ones only";
 
 const EPML_WHY: &str = "formulas 2 and 4 alone give 0.35%; the rest is an interrupt, a vmread and a \
                         vmwrite for each full log, and at 1MB those of start, fetch and end";
