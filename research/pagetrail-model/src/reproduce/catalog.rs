@@ -148,6 +148,7 @@ const OOH: &[Entry] = &[
         &[Figure(7), Figure(8), Figure(9)],
         ooh_programs::figures7_to_9,
     ),
+    lookup(&[Figure(7), Figure(8), Figure(9)], ooh_machines::engines7_9),
     lookup(&[Figure(7), Figure(8), Figure(9)], ooh_machines::figures7_9),
     entry(&[Figure(10), Figure(11)], ooh::figures10_11),
 ];

@@ -44,10 +44,14 @@ pub enum Recording {
     ProgramsMemory,
     /// CRIU, on a kernel with soft-dirty bits.
     Checkpointer,
+    /// CRIU on tkrzw's engines.
+    CheckpointerEngines,
     /// Programs on sub-page heaps.
     SubpagePrograms,
     /// Checkpoints of programs on sub-page heaps.
     SubpageCheckpoints,
+    /// Tokyo Cabinet with as many records as in the paper of Lu et al.
+    SubpageScale,
     /// Policies of tiers.
     Tier,
     /// Policies of tiers on what real programs touched.
@@ -60,7 +64,7 @@ pub enum Recording {
 
 impl Recording {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 15] = [
         Self::Bench,
         Self::BenchGuest,
         Self::Metrics,
@@ -68,8 +72,10 @@ impl Recording {
         Self::CollectorGuest,
         Self::ProgramsMemory,
         Self::Checkpointer,
+        Self::CheckpointerEngines,
         Self::SubpagePrograms,
         Self::SubpageCheckpoints,
+        Self::SubpageScale,
         Self::Tier,
         Self::TierPrograms,
         Self::TierFaults,
@@ -86,8 +92,10 @@ impl Recording {
             Self::CollectorGuest => "collector_guest.json",
             Self::ProgramsMemory => "programs_memory.json",
             Self::Checkpointer => "checkpointer_guest.json",
+            Self::CheckpointerEngines => "checkpointer_engines.json",
             Self::SubpagePrograms => "subpage_programs.json",
             Self::SubpageCheckpoints => "subpage_checkpoints.json",
+            Self::SubpageScale => "subpage_scale.json",
             Self::Tier => "tier.json",
             Self::TierPrograms => "tier_programs.json",
             Self::TierFaults => "tier_guest_faults.json",
@@ -105,8 +113,10 @@ impl Recording {
             Self::CollectorGuest => "cargo xtask bench collector guest",
             Self::ProgramsMemory => "cargo xtask bench collector memory",
             Self::Checkpointer => "cargo xtask bench checkpointer",
+            Self::CheckpointerEngines => "cargo xtask bench checkpointer engines",
             Self::SubpagePrograms => "cargo xtask bench subpage programs",
             Self::SubpageCheckpoints => "cargo xtask bench subpage checkpoints",
+            Self::SubpageScale => "cargo xtask bench subpage scale",
             Self::Tier => "cargo xtask bench tier",
             Self::TierPrograms => "cargo xtask bench tier-programs",
             Self::TierFaults => "cargo xtask bench tier-guest",
@@ -121,8 +131,10 @@ impl Recording {
             | Self::Metrics
             | Self::Collector
             | Self::ProgramsMemory
+            | Self::CheckpointerEngines
             | Self::SubpagePrograms
-            | Self::SubpageCheckpoints => Origin::Measured,
+            | Self::SubpageCheckpoints
+            | Self::SubpageScale => Origin::Measured,
             Self::BenchGuest
             | Self::CollectorGuest
             | Self::Checkpointer

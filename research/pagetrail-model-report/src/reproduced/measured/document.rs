@@ -67,10 +67,12 @@ const MARKS: &[(Recording, &str)] = &[
     (Recording::Collector, "results[].collecting_ms"),
     (Recording::ProgramsMemory, "programs[].resident_bytes"),
     (Recording::Checkpointer, "runs[].phases"),
+    (Recording::CheckpointerEngines, "engines[].alone_ms"),
     (
         Recording::SubpageCheckpoints,
         "results[].variants[].stored_bytes",
     ),
+    (Recording::SubpageScale, "results[].asked.objects"),
     (Recording::SubpagePrograms, "results[].variants[].tracked"),
     (Recording::Tier, "tables_3_and_4"),
     (Recording::TierPrograms, "ours[].figure_6"),
