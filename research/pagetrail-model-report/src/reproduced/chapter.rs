@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use super::{Document, LEGEND, Reproduced, chart};
+use super::{Document, LEGEND, Reproduced, chart, summary};
 
 /// A chapter of Markdown about a paper.
 #[derive(Debug)]
@@ -48,6 +48,15 @@ impl<'a> Chapter<'a> {
             out,
             "<!-- Made by `pagetrail model reproduce {paper} --report`; changes are lost. -->\n\n# {title}\n\n{LEGEND}"
         )?;
+        writeln!(
+            out,
+            "\nWhat stands beside each table and figure:\n\n| | model | measured |\n|---|---|---|"
+        )?;
+        for (number, beside) in summary::of(self.document) {
+            let words = [number, beside.model_words(), beside.measured_words()];
+            let [number, model, measured] = words.map(|words| cell(&words));
+            writeln!(out, "| {number} | {model} | {measured} |")?;
+        }
         for (table, picture) in self.document.tables.iter().zip(&self.pictures) {
             let name = picture.as_ref().map(|picture| picture.name.as_str());
             section(table, name, out)?;
@@ -130,7 +139,12 @@ mod tests {
             assert!(text.contains(part), "no {part} in {text}");
         }
         let columns = |line: &str| line.matches(" | ").count();
-        let rows = text.lines().filter(|line| line.starts_with("| "));
+        let (summary, tables) = text.split_once("## ").unwrap();
+        assert!(
+            summary.contains("| Table 3 | fitted, simulated | - |"),
+            "{summary}"
+        );
+        let rows = tables.lines().filter(|line| line.starts_with("| "));
         let widths: BTreeSet<usize> = rows.map(columns).collect();
         assert_eq!(widths.len(), 1, "{text}");
         let picture = chapter.pictures().next().unwrap();

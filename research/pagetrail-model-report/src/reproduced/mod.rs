@@ -5,6 +5,7 @@ mod chart;
 mod measure;
 mod measured;
 pub mod page;
+mod summary;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -465,6 +466,10 @@ fn mark(notes: &mut Vec<String>, note: String) -> String {
 /// Writes the tables, with the notes below each.
 pub fn write(document: &Document, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", document.title)?;
+    for (number, beside) in summary::of(document) {
+        let [model, measured] = [beside.model_words(), beside.measured_words()];
+        writeln!(out, "  {number}: model: {model}; measured: {measured}")?;
+    }
     for table in &document.tables {
         writeln!(out, "\n{}: {}", table.heading(), table.about)?;
         writeln!(out, "Verdict: {}.", table.verdict())?;
@@ -518,9 +523,18 @@ pub(crate) mod testing {
 
     /// A table of a paper, beside the recordings that the crate has.
     pub(crate) fn table(paper: Paper, number: u8) -> Document {
+        of(paper, Number::Table(number))
+    }
+
+    /// A figure of a paper, likewise.
+    pub(crate) fn figure(paper: Paper, number: u8) -> Document {
+        of(paper, Number::Figure(number))
+    }
+
+    fn of(paper: Paper, number: Number) -> Document {
         let request = Request {
             paper,
-            number: Some(Number::Table(number)),
+            number: Some(number),
             recordings: Vec::new(),
             measure: None,
         };
