@@ -163,6 +163,13 @@ fn perform(line: &str) -> Result<u64, String> {
                 Ok(0)
             }
             "write" => store(number(1)?, number(2)?),
+            // Arguments: the first value, and addresses, which get one value after the other.
+            "write-all" => {
+                for i in 2..words.len() {
+                    store(number(i)?, number(1)? + i as u64 - 2)?;
+                }
+                Ok(0)
+            }
             // As a just-in-time compiler does it: the memory is writable for a moment only.
             "write-unprotected" => {
                 let (address, rights) = (number(1)?, libc::PROT_READ);

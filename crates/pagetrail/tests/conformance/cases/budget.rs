@@ -29,9 +29,7 @@ pub(super) fn kept_or_not(t: &mut Trial<'_>) -> Outcome {
                 .map(|page| start + page * p),
         );
         written.extend((0..8).map(|page| start + (512 + (round * 8 + page) % 512) * p));
-        for address in &written {
-            t.write(*address);
-        }
+        t.write_all(&written);
         t.expect(&written, memory)?;
         let due = t.watch().next_collect();
         let Some(due) = due.map(|due| due.saturating_duration_since(Instant::now())) else {

@@ -50,9 +50,7 @@ pub(super) fn replaced_beside(t: &mut Trial<'_>) -> Outcome {
     for round in 0..3 {
         let mut written: Vec<u64> = (0..1400).map(|i| start + 2 * i * p).collect();
         written.retain(|address| !(1000..1016).contains(&((address - start) / p)));
-        for address in &written {
-            t.write(*address);
-        }
+        t.write_all(&written);
         let at = start + 1000 * p;
         t.actor.act(&format!("map-at anon 16 {at}"));
         t.write(at + round * p);

@@ -12,9 +12,7 @@ pub(super) fn kind(t: &mut Trial<'_>, kind: &str) -> Outcome {
     t.expect(&[], memory)?;
     // Pages of the populated half, and of the untouched half.
     let written = [0, 1, 2, 17, 31, 32, 40, 63].map(|i| start + i * p);
-    for address in written {
-        t.write(address);
-    }
+    t.write_all(&written);
     t.expect(&written, memory)?;
     t.expect(&[], memory)?;
     t.write(start + 5 * p);
@@ -29,9 +27,7 @@ pub(super) fn huge(t: &mut Trial<'_>) -> Outcome {
     t.begin(&[memory])?;
     let written = [600, 601, 1300].map(|i| start + i * page_size());
     for _ in 0..3 {
-        for address in written {
-            t.write(address);
-        }
+        t.write_all(&written);
         t.expect(&written, memory)?;
     }
     Ok(())
@@ -50,9 +46,7 @@ pub(super) fn huge_kept(t: &mut Trial<'_>) -> Outcome {
             start + 1300 * page_size(),
             beside + 3 * page_size(),
         ];
-        for address in written {
-            t.write(address);
-        }
+        t.write_all(&written);
         t.expect(&written, pages(beside, 16))?;
     }
     Ok(())
@@ -69,9 +63,7 @@ pub(super) fn hugetlb(t: &mut Trial<'_>) -> Outcome {
     t.begin(&[memory])?;
     for _ in 0..2 {
         let written = [start + 7 * page_size(), start + 700 * page_size()];
-        for address in written {
-            t.write(address);
-        }
+        t.write_all(&written);
         t.expect(&written, memory)?;
     }
     Ok(())
@@ -89,9 +81,7 @@ pub(super) fn sparse(t: &mut Trial<'_>) -> Outcome {
         let written: Vec<u64> = (0..100)
             .map(|i| start + (i * 41_000 + round) * page_size())
             .collect();
-        for address in &written {
-            t.write(*address);
-        }
+        t.write_all(&written);
         t.expect(&written, memory)?;
     }
     // Page tables for all of it would take 32 MiB of the target's memory.
@@ -120,9 +110,7 @@ pub(super) fn sparse_shared(t: &mut Trial<'_>) -> Outcome {
     t.begin(&[memory])?;
     for round in 0..3 {
         let written: Vec<u64> = (0..20).map(|i| far(i + round, 7 * round)).collect();
-        for address in &written {
-            t.write(*address);
-        }
+        t.write_all(&written);
         t.expect(&written, memory)?;
     }
     if t.technique == Technique::AccessScan {
@@ -175,9 +163,7 @@ pub(super) fn discarded(t: &mut Trial<'_>) -> Outcome {
     t.actor.act(&format!("advise {start} 16 dontneed"));
     t.collect()?;
     let written = [start + p, start + 20 * p];
-    for address in written {
-        t.write(address);
-    }
+    t.write_all(&written);
     t.expect(&written, memory)?;
     t.actor.act(&format!("advise {start} 32 dontneed"));
     t.write(start + 9 * p);
@@ -225,9 +211,7 @@ pub(super) fn paged_out(t: &mut Trial<'_>) -> Outcome {
     let memory = pages(start, 64);
     t.begin(&[memory])?;
     let written = [3, 4, 40].map(|i| start + i * p);
-    for address in written {
-        t.write(address);
-    }
+    t.write_all(&written);
     t.actor.act(&format!("advise {start} 64 pageout"));
     t.expect(&written, memory)?;
     t.actor.act(&format!("advise {start} 64 pageout"));

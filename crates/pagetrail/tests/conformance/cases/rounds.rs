@@ -9,9 +9,7 @@ pub(super) fn again(t: &mut Trial<'_>) -> Outcome {
     t.begin(&[memory])?;
     for _ in 0..10 {
         let written = [start, start + 4 * page_size()];
-        for address in written {
-            t.write(address);
-        }
+        t.write_all(&written);
         t.expect(&written, memory)?;
     }
     Ok(())
@@ -35,9 +33,7 @@ pub(super) fn hot_then_cold(t: &mut Trial<'_>) -> Outcome {
         for _ in 0..28 {
             let mut written: Vec<u64> = (0..12).map(|i| start + i * 17 * p).collect();
             written.push(start + random.u64(..count) * p);
-            for address in &written {
-                t.write(*address);
-            }
+            t.write_all(&written);
             written.sort_unstable();
             written.dedup();
             t.expect(&written, memory)?;
@@ -75,14 +71,12 @@ pub(super) fn swept(t: &mut Trial<'_>) -> Outcome {
         let written: Vec<u64> = (round * STEP..(round + 1) * STEP)
             .map(|page| start + page * p)
             .collect();
-        for address in &written {
-            t.write(*address);
-        }
+        t.write_all(&written);
         t.expect(&written, memory)?;
     }
     for elsewhere in [[3, 4], [1990, 1700]] {
         let written = elsewhere.map(|page| start + page * p);
-        written.iter().for_each(|address| t.write(*address));
+        t.write_all(&written);
         t.expect(&written, memory)?;
     }
     Ok(())
@@ -112,9 +106,7 @@ pub(super) fn exact(t: &mut Trial<'_>) -> Outcome {
             .filter(|(i, _)| round < 25 || (i + round) % 3 != 0)
             .map(|(_, address)| *address)
             .collect();
-        for address in &written {
-            t.write(*address);
-        }
+        t.write_all(&written);
         let reported = t.reported;
         t.expect(&written, memory)?;
         if t.reported - reported != written.len() as u64 {
@@ -156,9 +148,7 @@ pub(super) fn scattered(t: &mut Trial<'_>) -> Outcome {
     let mut written: Vec<u64> = (0..1000)
         .map(|_| start + random.u64(..count) * page_size())
         .collect();
-    for address in &written {
-        t.write(*address);
-    }
+    t.write_all(&written);
     written.sort_unstable();
     written.dedup();
     t.expect(&written, memory)

@@ -48,9 +48,7 @@ pub(super) fn made_and_protected(t: &mut Trial<'_>) -> Outcome {
         let start = t.map(kind, 16)?;
         let memory = pages(start, 16);
         let written = [0, 3, 15].map(|page| start + page * p);
-        for address in written {
-            t.write(address);
-        }
+        t.write_all(&written);
         t.actor.act(&format!("protect {start} 16 r"));
         t.expect(&written, memory)?;
         t.actor.act(&format!("protect {start} 16 none"));
