@@ -1,7 +1,7 @@
 //! Page numbers: sets as runs of pages of the recording machine, and the mapping that covers a page
 //! in each round.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::ops::Range;
 
 use pagetrail::{PageRange, PageSet};
@@ -102,11 +102,12 @@ impl Cover {
         runs: impl Iterator<Item = Run>,
         mut take: impl FnMut(Run, Option<usize>),
     ) {
+        let mut walk = Walk::through(&self.pieces);
         let (mut mapping, mut until) = (None, 0);
         for mut run in runs {
             while run.start < run.end {
                 if run.start >= until {
-                    (mapping, until) = self.at(run.start);
+                    (mapping, until) = walk.at(run.start);
                 }
                 let end = run.end.min(until);
                 take(run.start..end, mapping);
@@ -114,16 +115,50 @@ impl Cover {
             }
         }
     }
+}
+
+/// Pieces that are passed one by one before the tree is searched anew: the next run is mostly near.
+const STEPS_MAX: usize = 8;
+
+/// Looks for pages that ascend in the pieces of a [`Cover`].
+struct Walk<'a> {
+    pieces: &'a BTreeMap<u64, (u64, usize)>,
+    /// The pieces after `next`.
+    ahead: btree_map::Range<'a, u64, (u64, usize)>,
+    /// The first piece that may not have ended before the page that is looked for.
+    next: Option<(&'a u64, &'a (u64, usize))>,
+}
+
+impl<'a> Walk<'a> {
+    fn through(pieces: &'a BTreeMap<u64, (u64, usize)>) -> Self {
+        let mut ahead = pieces.range(..);
+        let next = ahead.next();
+        Self {
+            pieces,
+            ahead,
+            next,
+        }
+    }
 
     /// Returns the mapping that covers `page`, and the page at which that changes.
-    fn at(&self, page: u64) -> (Option<usize>, u64) {
-        match self.pieces.range(..=page).next_back() {
-            Some((_, &(end, mapping))) if end > page => (Some(mapping), end),
-            _ => {
-                let next = self.pieces.range(page..).next();
-                (None, next.map_or(u64::MAX, |(start, _)| *start))
+    fn at(&mut self, page: u64) -> (Option<usize>, u64) {
+        let mut steps = 0;
+        while let Some((&start, &(end, mapping))) = self.next {
+            if page < end {
+                return match page < start {
+                    true => (None, start),
+                    false => (Some(mapping), end),
+                };
             }
+            if steps == STEPS_MAX {
+                let before = self.pieces.range(..=page).next_back();
+                let from = before.map_or(page, |(start, _)| *start);
+                self.ahead = self.pieces.range(from..);
+            }
+            steps += 1;
+            self.next = self.ahead.next();
         }
+        (None, u64::MAX)
     }
 }
 
@@ -229,6 +264,37 @@ mod tests {
                 });
                 assert_eq!(seen, table);
             }
+        }
+    }
+
+    /// Runs that are near each other, far from each other, between pieces and after all of them.
+    #[test]
+    fn a_walk_finds_what_a_search_finds() {
+        let mut random = fastrand::Rng::with_seed(2);
+        for _ in 0..300 {
+            let mut cover = Cover::default();
+            for index in 0..random.usize(0..200) {
+                let start = random.u64(0..1000);
+                cover.paint(start..start + random.u64(1..4), index);
+            }
+            let at = |page: u64| {
+                let before = cover.pieces.range(..=page).next_back();
+                let piece = before.filter(|(_, (end, _))| *end > page);
+                piece.map(|(_, (_, mapping))| *mapping)
+            };
+            let step_max = [3, 100][random.usize(0..2)];
+            let (mut runs, mut from) = (Vec::new(), 0);
+            while from < 1010 {
+                let start = from + random.u64(0..step_max);
+                from = start + random.u64(1..6);
+                runs.push(start..from);
+            }
+            let expected: Vec<_> = runs.iter().cloned().flatten().map(at).collect();
+            let mut seen = Vec::new();
+            cover.split(runs.into_iter(), |run, mapping| {
+                seen.extend(run.map(|_| mapping));
+            });
+            assert_eq!(seen, expected);
         }
     }
 
