@@ -26,11 +26,14 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The number of repetitions: `long` with `PAGETRAIL_LONG=1`.
+/// The number of repetitions: `long` with `PAGETRAIL_LONG=1`, an eighth with `PAGETRAIL_SHORT=1`,
+/// which is for a second run where only the surroundings differ.
 pub(crate) fn times(default: u32, long: u32) -> u32 {
-    match std::env::var_os("PAGETRAIL_LONG").is_some_and(|v| v == "1") {
-        true => long,
-        false => default,
+    let is_set = |variable| std::env::var_os(variable).is_some_and(|value| value == "1");
+    match (is_set("PAGETRAIL_LONG"), is_set("PAGETRAIL_SHORT")) {
+        (true, _) => long,
+        (false, true) => default.div_ceil(8),
+        (false, false) => default,
     }
 }
 
