@@ -96,14 +96,15 @@ pub(crate) enum Command {
     /// Watch live what a program writes
     ///
     /// Keys: q or Esc quits, s changes the order of the mappings, f changes between mappings and
-    /// the functions of --stacks.
+    /// the functions of --stacks, p lists the processes, and j and k go from one to the next.
     ///
     /// A program started here (--) gets no input, and its output is thrown away unless --output
     /// names a file: the screen is taken. It runs on when the view is left.
     #[command(
-        override_usage = "pagetrail top [OPTIONS] -p <PID>\n       pagetrail top [OPTIONS] -- <CMD>...",
+        override_usage = "pagetrail top [OPTIONS] -p <PID>\n       pagetrail top [OPTIONS] --cgroup <PATH>\n       pagetrail top [OPTIONS] -- <CMD>...",
         after_help = "Examples:\n  \
         pagetrail top -p 1234\n  \
+        pagetrail top --cgroup /sys/fs/cgroup/web\n  \
         pagetrail top --stacks -p 1234\n  \
         pagetrail top --interval 100ms --output prog.log -- ./prog"
     )]
@@ -197,18 +198,6 @@ pub(crate) enum Command {
 
 /// Numbers of sub-pages into which a sub-page heap can divide a page.
 pub(crate) const SUBPAGES: [&str; 7] = ["1", "2", "4", "8", "16", "32", "64"];
-
-/// The target: a process or a program to start.
-#[derive(Args, Debug)]
-#[group(required = true, multiple = false)]
-pub(crate) struct TargetArgs {
-    /// A running process, by its PID or its name
-    #[arg(short, long, value_name = "PID", value_parser = find::process)]
-    pub(crate) pid: Option<u32>,
-    /// A program to start, and its arguments
-    #[arg(last = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
-}
 
 /// The targets: processes, a control group, or a program to start.
 #[derive(Args, Debug)]
@@ -321,7 +310,7 @@ pub(crate) enum ColorArg {
 pub(crate) struct GuestArgs {
     /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
     /// pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again", "max_overhead"])]
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again", "max_overhead"])]
     pub(crate) vm: bool,
 }
 

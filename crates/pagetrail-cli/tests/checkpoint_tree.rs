@@ -9,11 +9,12 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use common::cgroup::Cgroup;
 use common::{error_line, pagetrail, run};
 use serde_json::Value;
 
@@ -156,33 +157,6 @@ fn a_tree_is_saved_shown_and_verified() {
     relay.goes_on();
 }
 
-/// A control group of version 2 that is removed at the end; `None` where none can be made.
-struct Cgroup(PathBuf);
-
-impl Cgroup {
-    fn new() -> Option<Self> {
-        let mounts = fs::read_to_string("/proc/mounts").ok()?;
-        let mount = mounts.lines().find(|line| line.contains(" cgroup2 "))?;
-        let mount = Path::new(mount.split(' ').nth(1)?);
-        let path = mount.join(format!("pagetrail-checkpoint-test-{}", std::process::id()));
-        fs::create_dir(&path).ok()?;
-        Some(Self(path))
-    }
-
-    fn take(&self, pid: u32) {
-        fs::write(self.0.join("cgroup.procs"), pid.to_string()).expect("it takes a process");
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        let deadline = Instant::now() + TIMEOUT;
-        while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
 #[test]
 fn the_processes_of_a_control_group_are_saved() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -217,7 +191,7 @@ fn the_processes_of_a_control_group_are_saved() {
         pagetrail_skips::not_here("no control group of version 2 can be made here");
         return;
     };
-    let path = group.0.display().to_string();
+    let path = group.path().display().to_string();
     let take = ["checkpoint", "--cgroup", &path, "--store", "s"];
     let line = error_line(&run(here, &take), 2);
     assert!(line.contains("no process"), "{line}");
@@ -244,10 +218,10 @@ fn a_control_group_that_changes_meanwhile_is_saved_or_refused_in_a_line() {
         pagetrail_skips::not_here("no control group of version 2 can be made here");
         return;
     };
-    let below = group.0.join("below");
+    let below = group.path().join("below");
     let relay = Relay::start(here);
     relay.pids.iter().for_each(|pid| group.take(*pid));
-    let path = group.0.display().to_string();
+    let path = group.path().display().to_string();
     let is_over = AtomicBool::new(false);
     let seed = std::env::var("PAGETRAIL_SEED").ok();
     let seed = seed
@@ -268,12 +242,12 @@ fn a_control_group_that_changes_meanwhile_is_saved_or_refused_in_a_line() {
                     0 => drop(fs::create_dir(&below)),
                     1 => drop(fs::remove_dir(&below)),
                     2 => drop(to(&below, member)),
-                    3 => drop(to(&group.0, member)),
+                    3 => drop(to(group.path(), member)),
                     4 if others.len() < 4 => {
                         let mut shell = Command::new("sh");
                         let shell = shell.args(["-c", "while :; do /bin/true; done"]);
                         let child = shell.spawn().expect("it starts");
-                        let _ = to(&group.0, child.id());
+                        let _ = to(group.path(), child.id());
                         others.push(child);
                     }
                     _ => {

@@ -1,13 +1,14 @@
-//! `pagetrail top` on a terminal that goes away.
+//! `pagetrail top` on a terminal: keys while it collects, and a terminal that goes away.
 
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use common::cgroup::Cgroup;
 use common::running::Running;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -45,19 +46,21 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Its terminal is one of `script(1)`; when that is killed, reads fail at once, again and again. A
-/// program started by nohup(1) hears no SIGHUP besides.
-#[test]
-fn it_ends_with_its_terminal() {
-    let sleeper = Command::new("sleep").arg("1000").spawn();
-    let sleeper = Running(sleeper.expect("it starts"));
-    for before in ["", "trap '' HUP; "] {
+/// `pagetrail top` on a terminal of `script(1)`.
+struct Top {
+    script: Running,
+    process: Other,
+    directory: tempfile::TempDir,
+}
+
+impl Top {
+    /// The live view of what `target` names, started by a shell after the commands `before`, once
+    /// it has the screen; `None` where there is no script(1).
+    fn start(before: &str, target: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let place = |name: &str| -> PathBuf { directory.path().join(name) };
         let program = env!("CARGO_BIN_EXE_pagetrail");
         let command = format!(
-            "{before}echo $$ > pid.new; mv pid.new pid; exec '{program}' top --interval 20ms -p {}",
-            sleeper.0.id()
+            "{before}stty rows 30 columns 120; echo $$ > pid.new; mv pid.new pid; exec '{program}' top --interval 20ms {target}"
         );
         let script = Command::new("script")
             .args(["-qfec", &command, "screen"])
@@ -68,19 +71,132 @@ fn it_ends_with_its_terminal() {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        let Ok(script) = script else {
+        let script = Running(script.ok()?);
+        let pid = directory.path().join("pid");
+        wait_until("top is started", || pid.exists());
+        let pid = fs::read_to_string(pid).expect("a PID");
+        let pid = pid.trim().parse().ok().and_then(Pid::from_raw);
+        let top = Self {
+            script,
+            process: Other(pid.expect("a PID")),
+            directory,
+        };
+        top.wait_for("\x1b[?1049h");
+        Some(top)
+    }
+
+    /// Waits until these bytes have come to the screen. Blank cells are jumped over at first, so
+    /// that words come one by one.
+    fn wait_for(&self, bytes: &str) {
+        let screen = self.directory.path().join("screen");
+        wait_until(bytes, || {
+            let screen = fs::read(&screen).unwrap_or_default();
+            String::from_utf8_lossy(&screen).contains(bytes)
+        });
+    }
+
+    fn press(&mut self, key: u8) {
+        let keyboard = self.script.0.stdin.as_mut().expect("a pipe");
+        keyboard.write_all(&[key]).expect("script reads");
+        keyboard.flush().expect("script reads");
+    }
+
+    /// Ends it by a key.
+    fn quit(mut self) {
+        self.press(b'q');
+        let status = self.script.0.wait().expect("a child");
+        assert!(status.success(), "{status}");
+    }
+}
+
+/// A thread that stands still, as in a collect that takes long.
+struct Still(libc::pid_t);
+
+impl Still {
+    fn new(thread: Pid) -> Self {
+        let thread = thread.as_raw_nonzero().get();
+        let none = std::ptr::null_mut::<libc::c_void>();
+        let mut status = 0;
+        // SAFETY: the calls write to `status` alone.
+        unsafe {
+            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, none, none), 0);
+            assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, thread, none, none), 0);
+            assert_eq!(libc::waitpid(thread, &raw mut status, libc::__WALL), thread);
+        }
+        assert!(libc::WIFSTOPPED(status), "{status:#x}");
+        Self(thread)
+    }
+
+    fn let_go(self) {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: the call writes to no memory of ours.
+        let outcome = unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, none, none) };
+        assert_eq!(outcome, 0);
+    }
+}
+
+fn sleeper() -> Running {
+    let sleeper = Command::new("sleep").arg("1000").spawn();
+    Running(sleeper.expect("it starts"))
+}
+
+/// When script(1) is killed, reads of its terminal fail at once, again and again. A program started
+/// by nohup(1) hears no SIGHUP besides.
+#[test]
+fn it_ends_with_its_terminal() {
+    let sleeper = sleeper();
+    let target = format!("-p {}", sleeper.pid());
+    for before in ["", "trap '' HUP; "] {
+        let Some(top) = Top::start(before, &target) else {
             return pagetrail_skips::not_here("top without its terminal: there is no script(1)");
         };
-        let script = Running(script);
-        wait_until("top is started", || place("pid").exists());
-        let pid = fs::read_to_string(place("pid")).expect("a PID");
-        let pid = pid.trim().parse().ok().and_then(Pid::from_raw);
-        let top = Other(pid.expect("a PID"));
-        wait_until("top has the screen", || {
-            let screen = fs::read(place("screen")).unwrap_or_default();
-            String::from_utf8_lossy(&screen).contains("\x1b[?1049h")
-        });
-        drop(script);
-        wait_until("top ends", || top.has_ended());
+        drop(top.script);
+        wait_until("top ends", || top.process.has_ended());
     }
+}
+
+/// The thread that collects is the first one. While it stands still, a key changes what is shown,
+/// and another gives the terminal back; then it goes on to the end of the command.
+#[test]
+fn no_key_waits_for_a_collect() {
+    let mut sleeper = sleeper();
+    let Some(mut top) = Top::start("", &format!("-p {}", sleeper.pid())) else {
+        return pagetrail_skips::not_here("keys of top: there is no script(1)");
+    };
+    top.wait_for("sort:");
+    let still = Still::new(top.process.0);
+    top.press(b's');
+    // What differs between "last round" and "rounds in view".
+    top.wait_for("rounds i");
+    top.press(b'q');
+    top.wait_for("\x1b[?1049l");
+    assert!(!top.process.has_ended());
+    still.let_go();
+    let status = top.script.0.wait().expect("a child");
+    assert!(status.success(), "{status}");
+    assert!(sleeper.is_alive());
+}
+
+#[test]
+fn several_processes_and_a_control_group() {
+    // It ends after the processes, which are in it.
+    let group = Cgroup::new();
+    let sleepers = [sleeper(), sleeper()];
+    let [first, second] = sleepers.each_ref().map(Running::pid);
+    let Some(top) = Top::start("", &format!("-p {first} -p {second}")) else {
+        return pagetrail_skips::not_here("targets of top: there is no script(1)");
+    };
+    top.wait_for("processes");
+    top.quit();
+    let Some(group) = &group else {
+        return pagetrail_skips::not_here("top of a control group: none can be made");
+    };
+    let top = Top::start("", &format!("--cgroup {}", group.path().display()));
+    let top = top.expect("there is script(1)");
+    // The group has no process yet, and gets one after the other.
+    group.take(sleepers[0].0.id());
+    top.wait_for("sort:");
+    group.take(sleepers[1].0.id());
+    top.wait_for("processes");
+    top.quit();
 }

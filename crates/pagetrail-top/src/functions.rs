@@ -1,7 +1,9 @@
-//! [`Functions`]: which functions dirtied the pages of the rounds in view.
+//! Which functions dirtied the pages of the rounds in view: [`FunctionNames`] names them where
+//! rounds are collected, since that reads files, and [`Functions`] counts them where they are
+//! shown.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use pagetrail_stacks::Symbolizer;
 use pagetrail_trail::{Attribution, StackTable};
@@ -25,24 +27,35 @@ pub(crate) struct FunctionLine {
     pub(crate) pages: u64,
 }
 
-/// Functions by round; pages are counted times the sample period.
+/// Names the functions of call stacks: for the side that collects, because it reads files.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Functions {
+pub struct FunctionNames {
     table: StackTable,
-    /// Name and file of the innermost function of a stack.
-    names: HashMap<u32, (String, String)>,
-    /// Pages by stack, the newest round last.
-    rounds: VecDeque<Vec<(u32, u64)>>,
+    /// Stacks that have a name.
+    named: HashSet<u32>,
 }
 
-impl Functions {
-    /// Adds a round of so many page writes, and the stacks that are new in it.
-    pub(crate) fn push_round(
+/// What functions wrote in a round: made by [`FunctionNames::round`] for
+/// [`TopState::push_functions`](crate::TopState::push_functions).
+#[derive(Clone, Debug, Default)]
+pub struct FunctionRound {
+    /// Pages by stack, times the sample period; most first.
+    stacks: Vec<(u32, u64)>,
+    /// Name and file of the innermost function of stacks that had no name before.
+    names: Vec<(u32, Name)>,
+}
+
+/// A function's name, and its file's without the directories.
+type Name = (String, String);
+
+impl FunctionNames {
+    /// Adds up a round of so many page writes, with the stacks that are new in it.
+    pub fn round(
         &mut self,
         attribution: &Attribution,
         page_writes: u64,
         new: StackTable,
-    ) {
+    ) -> FunctionRound {
         self.table.append(new);
         let mut stacks = HashMap::<u32, u64>::new();
         let weight = attribution.weight(page_writes);
@@ -54,8 +67,51 @@ impl Functions {
         }
         let mut stacks: Vec<_> = stacks.into_iter().collect();
         stacks.sort_by_key(|(stack, pages)| (Reverse(*pages), *stack));
-        self.name(&stacks);
-        self.rounds.push_back(stacks);
+        let names = self.name(&stacks);
+        FunctionRound { stacks, names }
+    }
+
+    /// The names of stacks that had none.
+    fn name(&mut self, stacks: &[(u32, u64)]) -> Vec<(u32, Name)> {
+        let new = stacks.iter().map(|(stack, _)| *stack);
+        let new: Vec<u32> = new
+            .filter(|stack| !self.named.contains(stack))
+            .take(NEW_NAMES_MAX)
+            .collect();
+        let mut symbolizer = Symbolizer::new(&self.table);
+        let mut names = Vec::new();
+        for number in new {
+            let Some(stack) = self.table.stacks.get(number as usize) else {
+                continue;
+            };
+            let name = match (stack.in_kernel, stack.frames.first()) {
+                (true, _) => ("[kernel]".to_owned(), String::new()),
+                (false, Some(frame)) => match symbolizer.frame(*frame).first() {
+                    Some(function) => (function.label(), function.module_name().to_owned()),
+                    None => continue,
+                },
+                (false, None) => ("[unknown]".to_owned(), String::new()),
+            };
+            self.named.insert(number);
+            names.push((number, name));
+        }
+        names
+    }
+}
+
+/// Functions by round; pages are counted times the sample period.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Functions {
+    names: HashMap<u32, Name>,
+    /// Pages by stack, the newest round last.
+    rounds: VecDeque<Vec<(u32, u64)>>,
+}
+
+impl Functions {
+    /// Adds a round.
+    pub(crate) fn push_round(&mut self, round: FunctionRound) {
+        self.names.extend(round.names);
+        self.rounds.push_back(round.stacks);
     }
 
     /// Forgets all but so many rounds.
@@ -93,30 +149,6 @@ impl Functions {
         });
         lines
     }
-
-    /// Names the functions of stacks that have no name yet.
-    fn name(&mut self, stacks: &[(u32, u64)]) {
-        let new = stacks.iter().map(|(stack, _)| *stack);
-        let new: Vec<u32> = new
-            .filter(|stack| !self.names.contains_key(stack))
-            .take(NEW_NAMES_MAX)
-            .collect();
-        let mut symbolizer = Symbolizer::new(&self.table);
-        for number in new {
-            let Some(stack) = self.table.stacks.get(number as usize) else {
-                continue;
-            };
-            let name = match (stack.in_kernel, stack.frames.first()) {
-                (true, _) => ("[kernel]".to_owned(), String::new()),
-                (false, Some(frame)) => match symbolizer.frame(*frame).first() {
-                    Some(function) => (function.label(), function.module_name().to_owned()),
-                    None => continue,
-                },
-                (false, None) => ("[unknown]".to_owned(), String::new()),
-            };
-            self.names.insert(number, name);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -127,12 +159,13 @@ mod tests {
     #[test]
     fn functions_of_the_rounds_in_view() {
         let trail = testing::program_with_stacks(6);
-        let mut functions = Functions::default();
+        let (mut names, mut functions) = (FunctionNames::default(), Functions::default());
         let mut table = trail.stacks.clone();
         for round in &trail.rounds {
             let attribution = round.attribution.as_ref().expect("sampled");
             let page_writes = round.written.page_count();
-            functions.push_round(attribution, page_writes, std::mem::take(&mut table));
+            let new = std::mem::take(&mut table);
+            functions.push_round(names.round(attribution, page_writes, new));
         }
         let seen = |functions: &Functions| -> Vec<(String, u64, u64)> {
             let lines = functions.lines().into_iter();

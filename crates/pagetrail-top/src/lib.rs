@@ -3,7 +3,9 @@
 //!
 //! [`TopState`] holds the last rounds of one process, [`draw`] draws it (a pure function, on any
 //! frame of ratatui), [`action`] maps keys to actions, and [`Screen`] controls the terminal.
-//! Nothing is collected here: rounds come in the types of `pagetrail-trail`, whatever found them.
+//! Nothing is collected here: rounds come in the types of `pagetrail-trail`, whatever found them,
+//! and from another thread, so that no key waits for a collect. What takes long with a round is for
+//! that thread, too: [`FunctionNames`].
 
 mod functions;
 mod processes;
@@ -11,6 +13,7 @@ mod screen;
 mod state;
 mod view;
 
+pub use functions::{FunctionNames, FunctionRound};
 pub use processes::ProcessTable;
 pub use ratatui::crossterm::style::force_color_output;
 pub use screen::{Input, Screen};

@@ -146,7 +146,7 @@ mod tests {
         let trail = testing::program(3);
         let mut state = TopState::new(trail.header.clone());
         for round in &trail.rounds {
-            state.push_round(round, &trail.mappings);
+            state.push_round(round.clone(), trail.mappings.clone(), Vec::new());
         }
         let parents = [None, Some(0), None, Some(1), Some(0), Some(99)];
         let processes = (0..).zip(parents);

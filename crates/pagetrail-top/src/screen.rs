@@ -25,6 +25,8 @@ pub enum Input {
     Resized,
     /// The terminal is gone.
     Gone,
+    /// The descriptor that was waited for besides can be read.
+    Woken,
 }
 
 /// The terminal in raw mode, on its alternate screen.
@@ -83,18 +85,21 @@ impl Screen {
         Ok(())
     }
 
-    /// Waits for input, `timeout` at most.
+    /// Waits for input, or until `wake` can be read, `timeout` at most.
     ///
     /// # Errors
     ///
     /// Those of the terminal; one that is gone is [`Input::Gone`].
-    pub fn input(&mut self, timeout: Duration) -> io::Result<Option<Input>> {
+    pub fn input(&mut self, wake: impl AsFd, timeout: Duration) -> io::Result<Option<Input>> {
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
-        let mut waiting = [PollFd::new(&self.keyboard, PollFlags::IN)];
-        let ready = match poll(&mut waiting, Some(&timeout)) {
-            Ok(_) => waiting[0].revents(),
+        let mut waiting = [
+            PollFd::new(&self.keyboard, PollFlags::IN),
+            PollFd::new(&wake, PollFlags::IN),
+        ];
+        let (ready, woken) = match poll(&mut waiting, Some(&timeout)) {
+            Ok(_) => (waiting[0].revents(), !waiting[1].revents().is_empty()),
             // A signal, that of a new size perhaps.
-            Err(Errno::INTR) => PollFlags::empty(),
+            Err(Errno::INTR) => (PollFlags::empty(), false),
             Err(error) => return Err(error.into()),
         };
         if ready.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
@@ -108,6 +113,9 @@ impl Screen {
                 Err(Errno::INTR | Errno::AGAIN) => None,
                 Err(_) => Some(Input::Gone),
             });
+        }
+        if woken {
+            return Ok(Some(Input::Woken));
         }
         let size = size();
         Ok((size != std::mem::replace(&mut self.size, size)).then_some(Input::Resized))

@@ -3,18 +3,17 @@
 use std::cmp::Reverse;
 
 use pagetrail_trail::analysis::MappingCounts;
-use pagetrail_trail::{
-    Analysis, Attribution, End, Header, Mapping, OverheadCounts, Round, StackTable, Trail,
-};
+use pagetrail_trail::{Analysis, End, Header, Mapping, OverheadCounts, Round, Trail};
 
-use super::functions::{FunctionLine, Functions};
+use super::functions::{FunctionLine, FunctionRound, Functions};
 use pagetrail_report::joined;
 
 /// Rounds in view: at the usual interval the last twelve seconds.
 const ROUNDS_MAX: usize = 120;
 /// Largest number of ranges in view. Beyond it fewer rounds are kept, so that a round is analysed
-/// in a fraction of the interval even if the program writes every other page.
-const RANGES_MAX: usize = 200_000;
+/// in a fraction of the 50 ms in which a key should be answered, even if the program writes every
+/// other page.
+const RANGES_MAX: usize = 50_000;
 
 /// The order of the mappings in the live view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +51,8 @@ pub(crate) struct Line<'a> {
 #[derive(Clone, Debug)]
 pub struct TopState {
     trail: Trail,
+    /// Mappings that vanished but are still in view.
+    past: Vec<Mapping>,
     analysis: Analysis,
     /// Pages written in the last round, per mapping.
     last_pages: Vec<u64>,
@@ -72,6 +73,7 @@ impl TopState {
                 header,
                 ..Trail::default()
             },
+            past: Vec::new(),
             analysis: Analysis::default(),
             last_pages: Vec::new(),
             sort: Sort::LastRound,
@@ -93,9 +95,9 @@ impl TopState {
     }
 
     /// Adds what functions wrote in the round that comes next.
-    pub fn push_functions(&mut self, attribution: &Attribution, page_writes: u64, new: StackTable) {
+    pub fn push_functions(&mut self, round: FunctionRound) {
         if let Some(functions) = &mut self.functions {
-            functions.push_round(attribution, page_writes, new);
+            functions.push_round(round);
         }
     }
 
@@ -110,11 +112,18 @@ impl TopState {
         functions.map(Functions::lines)
     }
 
-    /// Adds the next round, with all mappings that rounds in view refer to.
-    pub fn push_round(&mut self, round: &Round, mappings: &[Mapping]) {
-        self.trail.mappings = mappings.to_vec();
-        self.trail.rounds.push(round.clone());
+    /// Adds the next round, with the mappings that are there, and those that vanished since the
+    /// round before.
+    pub fn push_round(&mut self, round: Round, present: Vec<Mapping>, gone: Vec<Mapping>) {
+        self.trail.rounds.push(round);
         self.forget();
+        let rounds = &self.trail.rounds;
+        let first_in_view = rounds.first().map_or(0, |round| round.index);
+        self.past.extend(gone);
+        self.past
+            .retain(|mapping| mapping.last_round.is_none_or(|last| last >= first_in_view));
+        self.trail.mappings.clone_from(&self.past);
+        self.trail.mappings.extend(present);
         self.is_stale = true;
     }
 
@@ -234,7 +243,7 @@ pub(crate) mod tests {
         let trail = testing::program(rounds);
         let mut state = TopState::new(trail.header.clone());
         for round in &trail.rounds {
-            state.push_round(round, &trail.mappings);
+            state.push_round(round.clone(), trail.mappings.clone(), Vec::new());
         }
         state.refresh();
         state
@@ -259,7 +268,7 @@ pub(crate) mod tests {
             .collect();
         for index in 0..4 {
             round.index = index;
-            state.push_round(&round, &trail.mappings);
+            state.push_round(round.clone(), trail.mappings.clone(), Vec::new());
         }
         assert_eq!(state.trail().rounds.len(), 2);
     }

@@ -10,8 +10,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
 
 use super::functions::FunctionLine;
-use super::processes::{self, ProcessTable};
-use super::state::TopState;
+use super::processes::{self, ProcessLine, ProcessTable};
+use super::state::{self, TopState};
 
 /// The action of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,22 +54,43 @@ const SOFT: Style = Style::new().add_modifier(Modifier::DIM);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const LABEL_WIDTH: u16 = 20;
 
+/// What the table shows.
+enum Contents<'a> {
+    Processes(&'a [ProcessLine]),
+    Functions(Vec<FunctionLine>),
+    Mappings(Vec<state::Line<'a>>),
+}
+
+impl<'a> Contents<'a> {
+    fn of(state: &'a TopState, processes: &'a ProcessTable) -> Self {
+        match state.function_lines() {
+            _ if processes.is_open => Self::Processes(&processes.lines),
+            Some(functions) => Self::Functions(functions),
+            None => Self::Mappings(state.lines()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Processes(lines) => lines.len(),
+            Self::Functions(lines) => lines.len(),
+            Self::Mappings(lines) => lines.len(),
+        }
+    }
+}
+
 /// Draws the whole view.
 pub fn draw(frame: &mut Frame<'_>, state: &TopState, processes: &ProcessTable) {
-    let functions = state.function_lines();
-    let lines = match &functions {
-        _ if processes.is_open => processes.lines.len().min(usize::from(u16::MAX) - 1) as u16,
-        Some(functions) => functions.len().min(usize::from(u16::MAX) - 1) as u16,
-        None => state.lines().len() as u16,
-    };
+    let table = Contents::of(state, processes);
+    let lines = table.len().min(usize::from(u16::MAX) - 1) as u16;
     let height = frame.area().height;
     // The table takes up to half of the screen, the heatmap the rest.
-    let table = (lines + 1).min(height.saturating_sub(9) / 2).max(3);
-    let [head, rate, _, mappings, _, heat, foot] = Layout::vertical([
+    let rows = (lines + 1).min(height.saturating_sub(9) / 2).max(3);
+    let [head, rate, _, middle, _, heat, foot] = Layout::vertical([
         Constraint::Length(3),
         Constraint::Length(3),
         Constraint::Length(1),
-        Constraint::Length(table),
+        Constraint::Length(rows),
         Constraint::Length(1),
         Constraint::Min(0),
         Constraint::Length(1),
@@ -77,10 +98,10 @@ pub fn draw(frame: &mut Frame<'_>, state: &TopState, processes: &ProcessTable) {
     .areas(frame.area());
     draw_head(frame, state, head);
     draw_rate(frame, state, rate);
-    match functions {
-        _ if processes.is_open => processes::draw(frame, &processes.lines, mappings),
-        Some(functions) => draw_functions(frame, state, &functions, mappings),
-        None => draw_mappings(frame, state, mappings),
+    match table {
+        Contents::Processes(lines) => processes::draw(frame, lines, middle),
+        Contents::Functions(functions) => draw_functions(frame, state, &functions, middle),
+        Contents::Mappings(lines) => draw_mappings(frame, &lines, middle),
     }
     draw_heat(frame.buffer_mut(), state, heat);
     draw_foot(frame, state, processes, foot);
@@ -153,9 +174,9 @@ fn draw_rate(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
     frame.render_widget(sparkline, chart);
 }
 
-fn draw_mappings(frame: &mut Frame<'_>, state: &TopState, area: Rect) {
+fn draw_mappings(frame: &mut Frame<'_>, lines: &[state::Line<'_>], area: Rect) {
     let number = |text: String| Cell::from(Line::from(text).alignment(Alignment::Right));
-    let rows = state.lines().into_iter().map(|line| {
+    let rows = lines.iter().take(usize::from(area.height)).map(|line| {
         Row::new([
             Cell::from(words::mapping_short(line.mapping)),
             Cell::from(Span::styled(
@@ -292,6 +313,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
+    use crate::functions::FunctionNames;
     use crate::state::tests::watched;
 
     fn screen(state: &TopState, width: u16, height: u16) -> String {
@@ -316,7 +338,7 @@ mod tests {
         let trail = testing::program_within_budget(60);
         let mut state = TopState::new(trail.header.clone());
         for round in &trail.rounds {
-            state.push_round(round, &trail.mappings);
+            state.push_round(round.clone(), trail.mappings.clone(), Vec::new());
         }
         state.refresh();
         let shown = screen(&state, 100, 30);
@@ -325,7 +347,7 @@ mod tests {
         assert!(shown.contains(cost), "{shown}");
         let mut round = trail.rounds[0].clone();
         round.index = 60;
-        state.push_round(&round, &trail.mappings);
+        state.push_round(round.clone(), trail.mappings.clone(), Vec::new());
         state.refresh();
         let shown = screen(&state, 100, 30);
         assert!(shown.contains("written  not to be kept "), "{shown}");
@@ -342,14 +364,15 @@ mod tests {
         let trail = testing::program_with_stacks(20);
         let mut state = TopState::new(trail.header.clone());
         state.show_functions();
+        let mut names = FunctionNames::default();
         for round in &trail.rounds {
             let new = match round.index {
                 0 => trail.stacks.clone(),
                 _ => pagetrail_trail::StackTable::default(),
             };
             let attribution = round.attribution.as_ref().expect("sampled");
-            state.push_functions(attribution, round.written.page_count(), new);
-            state.push_round(round, &trail.mappings);
+            state.push_functions(names.round(attribution, round.written.page_count(), new));
+            state.push_round(round.clone(), trail.mappings.clone(), Vec::new());
         }
         state.refresh();
         let shown = screen(&state, 100, 24);

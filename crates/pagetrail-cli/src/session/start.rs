@@ -13,7 +13,7 @@ use pagetrail::{
 use pagetrail_trail::Header;
 use pagetrail_vm::UnitStrategy;
 
-use crate::args::{GuestArgs, HugePagesArg, TargetArgs, TechniqueArgs};
+use crate::args::{GuestArgs, HugePagesArg, TechniqueArgs, TreeArgs};
 use crate::exit;
 use crate::session::guest::{self, Subpages};
 use crate::session::pace::Budget;
@@ -31,11 +31,12 @@ pub(crate) enum Named<'a> {
     Program(&'a [OsString]),
 }
 
-impl<'a> From<&'a TargetArgs> for Named<'a> {
-    fn from(args: &'a TargetArgs) -> Self {
-        match &args.pid {
-            Some(pid) => Self::Processes(std::slice::from_ref(pid)),
-            None => Self::Program(&args.command),
+impl<'a> From<&'a TreeArgs> for Named<'a> {
+    fn from(args: &'a TreeArgs) -> Self {
+        match (&args.cgroup, args.pid.is_empty()) {
+            (Some(path), _) => Self::Cgroup(path),
+            (None, false) => Self::Processes(&args.pid),
+            (None, true) => Self::Program(&args.command),
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "not every test needs all of it")]
 
 pub(crate) mod beside;
+pub(crate) mod cgroup;
 pub(crate) mod ending;
 pub(crate) mod guest;
 pub(crate) mod recording;

@@ -11,7 +11,6 @@ use pagetrail_vm::UnitStrategy;
 use crate::args::{DEFAULT_FILE, GuestArgs, SUBPAGES, TechniqueArgs, TreeArgs, duration};
 use crate::commands::report::args::PictureArgs;
 use crate::session::pace::{BudgetArgs, Interval, interval};
-use crate::session::start::Named;
 use pagetrail_endpoint::Address;
 
 /// Arguments of `record`.
@@ -91,17 +90,6 @@ pub(crate) struct RecordArgs {
     pub(crate) metrics: Option<Address>,
     #[command(flatten)]
     pub(crate) pictures: PictureArgs,
-}
-
-impl RecordArgs {
-    /// The target that is named.
-    pub(crate) fn named(&self) -> Named<'_> {
-        match (&self.target.cgroup, self.target.pid.is_empty()) {
-            (Some(path), _) => Named::Cgroup(path),
-            (None, false) => Named::Processes(&self.target.pid),
-            (None, true) => Named::Program(&self.target.command),
-        }
-    }
 }
 
 fn metrics_address(text: &str) -> Result<Address, String> {

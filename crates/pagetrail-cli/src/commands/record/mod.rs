@@ -42,7 +42,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    let named = args.named();
+    let named = Named::from(&args.target);
     let wanted = start::Wanted {
         target: named,
         technique: &args.technique,
@@ -350,7 +350,7 @@ fn announce(subject: &Subject, args: &RecordArgs, output: &Output) {
             output.path().display()
         ));
     };
-    let roots = match args.named() {
+    let roots = match Named::from(&args.target) {
         Named::Cgroup(_) => vec![first.pid()],
         _ => subject.roots(),
     };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::args::{GuestArgs, TargetArgs, TechniqueArgs};
+use crate::args::{GuestArgs, TechniqueArgs, TreeArgs};
 use crate::commands::record::args::StacksArg;
 use crate::session::pace::{BudgetArgs, Interval, interval};
 
@@ -12,9 +12,9 @@ use crate::session::pace::{BudgetArgs, Interval, interval};
 #[derive(Args, Debug)]
 pub(crate) struct TopArgs {
     #[command(flatten)]
-    pub(crate) target: TargetArgs,
-    /// Track only the process that is named, not its children
-    #[arg(long, conflicts_with = "vm")]
+    pub(crate) target: TreeArgs,
+    /// Track only the processes that are named, not their children
+    #[arg(long, conflicts_with_all = ["cgroup", "vm"])]
     pub(crate) no_children: bool,
     #[command(flatten)]
     pub(crate) technique: TechniqueArgs,
@@ -39,7 +39,7 @@ pub(crate) struct TopArgs {
         long,
         value_name = "FILE",
         requires = "command",
-        conflicts_with = "pid"
+        conflicts_with_all = ["pid", "cgroup"]
     )]
     pub(crate) output: Option<PathBuf>,
 }
