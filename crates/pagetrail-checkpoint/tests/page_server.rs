@@ -6,6 +6,8 @@
 
 #[path = "common/criu.rs"]
 mod criu;
+#[path = "common/damaged_files.rs"]
+mod damaged_files;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
@@ -14,7 +16,6 @@ use pagetrail_checkpoint::criu::{Dump, Dumps, Handled, PageServer};
 use pagetrail_checkpoint::storage::{Directory, Fault, Faulty, InMemory};
 use pagetrail_checkpoint::{Manifest, Result, Store, WriterOptions};
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -245,51 +246,9 @@ fn pre_dumps_belong_to_the_dump_that_follows() {
     }
 }
 
-/// A file of a dump, and what is wrong with it.
-type Damage = (&'static str, fn(&Path));
-
-const DAMAGES: &[Damage] = &[
-    ("cannot read", |directory| {
-        fs::remove_file(directory.join("pages-1.img")).unwrap();
-    }),
-    ("cannot read", |directory| {
-        fs::write(directory.join("pages-1.img"), [1; 4095]).unwrap();
-    }),
-    ("more pages than their map says", |directory| {
-        fs::write(directory.join("pages-1.img"), [1; 4097]).unwrap();
-    }),
-    ("a damaged pagemap", |directory| {
-        fs::write(directory.join("pagemap-77.img"), [0; 64]).unwrap();
-    }),
-    ("a damaged pagemap", |directory| {
-        let path = directory.join("pagemap-77.img");
-        let mut image = fs::read(&path).unwrap();
-        image.truncate(image.len() - 1);
-        fs::write(&path, image).unwrap();
-    }),
-    ("twice", |directory| {
-        let path = directory.join("pagemap-77.img");
-        let mut image = fs::read(&path).unwrap();
-        let entry = image[8 + 4 + 2..].to_vec();
-        image.extend(entry);
-        fs::write(&path, image).unwrap();
-        let path = directory.join("pages-1.img");
-        fs::write(&path, fs::read(&path).unwrap().repeat(2)).unwrap();
-    }),
-    ("in a parent that does not have them", |directory| {
-        let name = directory.join("pagemap-77.img");
-        let mut image = fs::read(&name).unwrap();
-        let flags = image.len() - 3;
-        assert_eq!(image[flags - 1..], [4 << 3, 4, 5 << 3, 1]);
-        image[flags] = 1;
-        fs::write(name, image).unwrap();
-        fs::write(directory.join("pages-1.img"), []).unwrap();
-    }),
-];
-
 #[test]
 fn damaged_files_of_a_dump_are_named_and_leave_the_store_as_it_was() {
-    for (reason, damage) in DAMAGES {
+    for (reason, damage) in damaged_files::DAMAGES {
         let store = store();
         let mut dumps = Dumps::new(store.writer(WriterOptions::default()).unwrap());
         let page = criu::Page {

@@ -2,9 +2,9 @@
 //! process, and the pages go through its page server's protocol to the store and back.
 //!
 //! What the protocol says is in `protocol`, how a dump becomes a checkpoint in `dump` and
-//! `contents`, one that CRIU has left in image files in `local`, how pages get back in `serve` and `images`; `server` puts these together for
-//! connections of any kind; `records` reads what is needed of CRIU's other files. Starting CRIU
-//! is for others.
+//! `contents`, how one comes in by `receive`, or out of image files in `local`, how pages get back
+//! in `serve` and `images`; `server` puts these together for connections of any kind; `pagemap` and
+//! `records` read what is needed of CRIU's files, by `protobuf`. Starting CRIU is for others.
 
 mod contents;
 mod dump;

@@ -120,7 +120,7 @@ impl<S: Read + Write> Client<S> {
 
 type Space = BTreeMap<u64, Page>;
 
-/// Pages that follow each other and are told of alike, by number.
+/// Pages that follow each other and have the same flags, by number.
 fn entries(pages: &Space, has_parent: bool) -> Vec<(u32, Vec<u64>)> {
     let flags_of = |number: &u64| {
         let page = &pages[number];
