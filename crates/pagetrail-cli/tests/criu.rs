@@ -151,7 +151,7 @@ fn what_is_not_criu_is_refused_in_a_line() {
         assert!(answer.is_empty());
         let (code, out, err) = end(server);
         assert_eq!((code, out.as_str()), (2, ""));
-        assert!(err.contains("page-server protocol"), "{err}");
+        assert!(err.contains("not as CRIU sends it"), "{err}");
         assert_eq!(err.lines().count(), 1, "{err}");
     }
     let line = error_line(
