@@ -36,8 +36,8 @@ pub(crate) struct MemoryDirectory {
     path: PathBuf,
 }
 
-/// Mounts one nowhere. With huge pages, which not all kernels have, CRIU writes files to it in half
-/// the time.
+/// Makes a file system in memory that is mounted nowhere. In huge pages, which not all kernels
+/// have, CRIU writes files to it in half the time.
 fn mount(bytes: u64, in_huge_pages: bool) -> Option<OwnedFd> {
     let system = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
     let size = bytes.to_string();
@@ -57,6 +57,9 @@ impl Memory {
     /// Makes one for so many bytes; `None` where that cannot be had: it needs Linux 5.2 and
     /// CAP_SYS_ADMIN.
     pub(crate) fn new(bytes: u64) -> Option<Arc<Self>> {
+        if bytes == 0 {
+            return None; // To tmpfs that is no limit.
+        }
         let root = mount(bytes, true).or_else(|| mount(bytes, false))?;
         Some(Arc::new(Self {
             root,
@@ -178,6 +181,7 @@ mod tests {
 
     #[test]
     fn files_stay_in_memory_as_far_as_there_is_room_and_go_with_it() {
+        assert!(Memory::new(0).is_none());
         let Some(memory) = Memory::new(8 << 20) else {
             return pagetrail_skips::not_here("needs Linux 5.2 and CAP_SYS_ADMIN");
         };

@@ -1,5 +1,5 @@
 //! CRIU's image files as far as all of them are alike: after two magic numbers come messages of
-//! protocol buffers, each behind its length. Pure, and bounded by the bytes that are there.
+//! protocol buffers, each after its length. Pure, and bounded by the bytes that are there.
 
 use std::ops::ControlFlow;
 
@@ -88,7 +88,7 @@ pub(super) fn field(out: &mut Vec<u8>, number: u8, value: u64) {
     out.push(value as u8);
 }
 
-/// A message behind its length.
+/// Appends a message, after its length.
 pub(super) fn message(out: &mut Vec<u8>, body: &[u8]) {
     out.extend((body.len() as u32).to_le_bytes());
     out.extend(body);

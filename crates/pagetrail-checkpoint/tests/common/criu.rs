@@ -137,7 +137,7 @@ fn entries(pages: &Space, has_parent: bool) -> Vec<(u32, Vec<u64>)> {
         .collect()
 }
 
-/// A message of protocol buffers that holds numbers, behind its length.
+/// Appends a message of protocol buffers that holds numbers, after its length.
 fn message(out: &mut Vec<u8>, numbers: &[(u8, u64)]) {
     let mut body = Vec::new();
     for (field, value) in numbers {

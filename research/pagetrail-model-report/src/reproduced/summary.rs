@@ -7,7 +7,7 @@ use super::{Document, Reproduced, Row, capital};
 /// What stands beside one number of a paper.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Beside {
-    /// How values, or the numbers behind statements, came about: "modelled", "input".
+    /// How values, or the numbers that statements rest on, came about: "modelled", "input".
     pub(super) model: BTreeSet<&'static str>,
     /// Values that were measured on a real kernel, and how many of these on an emulated processor.
     pub(super) measured: usize,
