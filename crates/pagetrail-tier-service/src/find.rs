@@ -20,7 +20,7 @@ pub(crate) fn processes(target: &Target) -> Vec<u32> {
         Target {
             cgroup: Some(cgroup),
             ..
-        } => in_cgroup(Path::new(CGROUPS), cgroup),
+        } => in_control_group(cgroup),
         Target {
             command: Some(command),
             ..
@@ -45,7 +45,7 @@ pub(crate) fn monitors(vm: &Vm) -> Vec<u32> {
                 .collect(),
         },
         Vm::Cgroup(cgroup) => {
-            let mut found = in_cgroup(Path::new(CGROUPS), cgroup);
+            let mut found = in_control_group(cgroup);
             found.retain(|pid| monitor::is_monitor(*pid));
             found
         }
@@ -59,9 +59,15 @@ fn noted(directory: &Path, name: &str) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-fn all_processes() -> impl Iterator<Item = u32> {
+/// The PIDs of all processes.
+pub(crate) fn all_processes() -> impl Iterator<Item = u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The processes of a control group and of those below it, by its name or its path.
+pub(crate) fn in_control_group(cgroup: &Path) -> Vec<u32> {
+    in_cgroup(Path::new(CGROUPS), cgroup)
 }
 
 /// The processes of a cgroup and of those below it. Its name is as in `/proc/PID/cgroup`, or a

@@ -14,7 +14,7 @@ pub(crate) struct GuestMemory {
     source: Box<dyn Source>,
     pid: u32,
     /// `maps` as it was when guest memory was looked for.
-    maps: String,
+    maps: Vec<u8>,
     memory: PageSet,
 }
 
@@ -30,7 +30,7 @@ impl GuestMemory {
             // After the check: what is no monitor is not even watched.
             source: start()?,
             pid,
-            maps: String::new(),
+            maps: Vec::new(),
             memory: PageSet::new(),
         };
         narrowed.look()?;
@@ -44,20 +44,18 @@ impl GuestMemory {
 
     /// Finds guest memory anew, where mappings have changed: a guest is given more, or reboots.
     fn look(&mut self) -> Result<()> {
-        let maps = self.read("maps")?;
+        let path = format!("/proc/{}/maps", self.pid);
+        let maps = fs::read(&path).map_err(|source| Error::Io { what: path, source })?;
         if maps != self.maps {
             // This one walks page tables.
-            self.memory = monitor::guest_memory(&self.read("smaps")?);
+            let smaps = monitor::smaps(self.pid).map_err(|source| Error::Io {
+                what: format!("reading the mappings of process {}", self.pid),
+                source,
+            })?;
+            self.memory = monitor::guest_memory(&smaps);
             self.maps = maps;
         }
         Ok(())
-    }
-
-    fn read(&self, file: &str) -> Result<String> {
-        let path = format!("/proc/{}/{file}", self.pid);
-        let bytes = fs::read(&path).map_err(|source| Error::Io { what: path, source })?;
-        // Names of files may be any bytes.
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 

@@ -6,6 +6,7 @@
 //! taken to be every large writable mapping that is not of a file on a disk.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use pagetrail::{PageRange, PageSet};
@@ -57,8 +58,20 @@ fn qemu_name(value: &str) -> Option<String> {
     guest.or(first).map(str::to_owned)
 }
 
+/// The text of a monitor's `smaps`. The kernel walks page tables for it.
+pub(crate) fn smaps(pid: u32) -> io::Result<String> {
+    let bytes = fs::read(format!("/proc/{pid}/smaps"))?;
+    // Names of files may be any bytes.
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 /// The addresses of guest memory in a monitor, by the text of its `smaps`.
 pub(crate) fn guest_memory(smaps: &str) -> PageSet {
+    guest_mappings(smaps).into_iter().collect()
+}
+
+/// The mappings that it consists of, ascending.
+pub(crate) fn guest_mappings(smaps: &str) -> Vec<PageRange> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in smaps.lines() {
         if let Some(mapping) = Mapping::parse(line) {
@@ -73,7 +86,7 @@ pub(crate) fn guest_memory(smaps: &str) -> PageSet {
     let marked = memory
         .clone()
         .filter(|mapping| mapping.is_marked && mapping.range.bytes() >= MARKED_BYTES);
-    let marked: PageSet = marked.map(|mapping| mapping.range).collect();
+    let marked: Vec<PageRange> = marked.map(|mapping| mapping.range).collect();
     if !marked.is_empty() {
         return marked;
     }

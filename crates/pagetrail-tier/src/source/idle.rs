@@ -12,24 +12,22 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use pagetrail::{Mapped, PageRange, PageSet, mapped_pages, page_size};
+use pagetrail::{Mapped, PageRange, PageSet, mapped_pages};
 
+use super::frames::{Frames, words};
 use super::{Source, SourceInfo, everywhere};
 use crate::error::{Error, Result};
 use crate::policy::{Sample, SourceCaps};
 
 const BITMAP: &str = "/sys/kernel/mm/page_idle/bitmap";
-/// Bits of an entry of `pagemap`: whether there is a page, and which.
-const PRESENT: u64 = 1 << 63;
-const FRAME: u64 = (1 << 55) - 1;
-/// Entries, or words of the bitmap, that one call reads or writes.
+/// Words of the bitmap that one call reads or writes.
 const BATCH: usize = 4096;
 const WORD_BYTES: u64 = 8;
 
 /// The pages of a process whose accessed bits are set.
 pub struct PageIdle {
     pid: u32,
-    pagemap: File,
+    frames: Frames,
     bitmap: File,
     /// The pages that are sampled; nothing is known about others.
     armed: PageSet,
@@ -53,61 +51,12 @@ impl PageIdle {
                 bitmap.display()
             ))
         })?;
-        let path = format!("/proc/{pid}/pagemap");
-        let pagemap = File::open(&path).map_err(|source| Error::Io {
-            what: format!("opening {path}"),
-            source,
-        })?;
         Ok(Self {
             pid,
-            pagemap,
+            frames: Frames::open(pid)?,
             bitmap,
             armed: PageSet::new(),
         })
-    }
-
-    /// Small pages, and huge ones as one, with the number of their (first) physical page.
-    fn frames(&self, pages: &PageSet, huge: &PageSet) -> Result<Vec<(PageRange, u64)>> {
-        let mut frames = Vec::new();
-        let whole = page_size() * 512;
-        let mut add = |range: PageRange, step: u64| -> io::Result<()> {
-            let step_pages = (step / page_size()) as usize;
-            let mut entries = vec![0; BATCH * WORD_BYTES as usize];
-            let mut start = range.start();
-            while start < range.end() {
-                let pages = ((range.end() - start) / page_size()).min(BATCH as u64) as usize;
-                let entries = &mut entries[..pages * WORD_BYTES as usize];
-                self.pagemap
-                    .read_exact_at(entries, start / page_size() * WORD_BYTES)?;
-                for (index, entry) in words(entries).enumerate().step_by(step_pages) {
-                    let first = start + index as u64 * page_size();
-                    let unit = PageRange::new(first, first + step);
-                    if entry & PRESENT != 0 {
-                        frames.extend(unit.map(|unit| (unit, entry & FRAME)));
-                    }
-                }
-                start += pages as u64 * page_size();
-            }
-            Ok(())
-        };
-        let (small, huge) = (pages.difference(huge), pages.intersection(huge));
-        let small = small.ranges().iter().map(|range| (range, page_size()));
-        let huge = huge.ranges().iter().map(|range| {
-            let is_whole = range.start() % whole == 0 && range.bytes() % whole == 0;
-            (range, if is_whole { whole } else { page_size() })
-        });
-        for (range, step) in small.chain(huge) {
-            add(*range, step).map_err(|source| Error::Io {
-                what: format!("reading the page tables of process {}", self.pid),
-                source,
-            })?;
-        }
-        if !frames.is_empty() && frames.iter().all(|(_, frame)| *frame == 0) {
-            return Err(Error::NotHere(
-                "physical pages are hidden: it takes CAP_SYS_ADMIN".into(),
-            ));
-        }
-        Ok(frames)
     }
 
     /// The pages of a set that were accessed since they were marked idle.
@@ -155,11 +104,6 @@ impl PageIdle {
     }
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    let (words, _) = bytes.as_chunks();
-    words.iter().map(|word| u64::from_ne_bytes(*word))
-}
-
 impl Source for PageIdle {
     fn info(&self) -> SourceInfo {
         SourceInfo {
@@ -178,7 +122,7 @@ impl Source for PageIdle {
     fn window(&mut self) -> Result<Sample> {
         let mapped = self.mapped()?;
         let armed = mapped.present.intersection(&self.armed);
-        let used = self.used(&self.frames(&armed, &mapped.huge)?)?;
+        let used = self.used(&self.frames.of(&armed, &mapped.huge)?)?;
         self.armed = armed.difference(&used);
         Ok(Sample {
             accessed: Some(mapped.present.difference(&self.armed)),
@@ -189,7 +133,7 @@ impl Source for PageIdle {
     fn rearm(&mut self, pages: &PageSet) -> Result<()> {
         let mapped = self.mapped_within(pages)?;
         let mut bits = BTreeMap::<u64, u64>::new();
-        for (_, frame) in self.frames(&mapped.present, &mapped.huge)? {
+        for (_, frame) in self.frames.of(&mapped.present, &mapped.huge)? {
             *bits.entry(frame / 64).or_default() |= 1 << (frame % 64);
         }
         self.each_run(&mut bits, |bitmap, bytes, at| {
@@ -218,6 +162,7 @@ impl Source for PageIdle {
 #[allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 mod tests {
     use super::*;
+    use pagetrail::page_size;
 
     const PAGES: u64 = 64;
 
@@ -255,7 +200,7 @@ mod tests {
         // The kernel clears the bit of a page that was used.
         let page = own.ranges()[0].start() + 3 * page_size();
         let one = PageSet::from_iter(PageRange::new(page, page + page_size()));
-        let (_, frame) = source.frames(&one, &PageSet::new()).unwrap()[0];
+        let (_, frame) = source.frames.of(&one, &PageSet::new()).unwrap()[0];
         let mut word = [0; 8];
         source
             .bitmap

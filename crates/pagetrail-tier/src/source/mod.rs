@@ -1,6 +1,7 @@
 //! [`Source`]: reports the pages of a target that were accessed in a window.
 
 mod damon;
+mod frames;
 mod idle;
 mod replay;
 mod rounds;
@@ -12,6 +13,7 @@ use crate::error::Result;
 use crate::policy::{Sample, SourceCaps};
 
 pub use damon::Damon;
+pub use frames::Frames;
 pub use idle::PageIdle;
 pub use replay::Replay;
 pub use rounds::Rounds;
