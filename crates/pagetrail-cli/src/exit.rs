@@ -1,7 +1,6 @@
 //! What the command tells its caller: exit codes, and the one line on standard error that goes with
 //! them.
 
-use std::error::Error as _;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -100,15 +99,21 @@ pub(crate) fn of_program(ended: Option<Ended>) -> ExitCode {
 }
 
 fn words(error: &anyhow::Error) -> String {
-    match error.downcast_ref() {
-        Some(Error::OwnProcess { pid }) => format!("process {pid} is pagetrail itself"),
-        // The library's messages carry their sources already.
-        Some(error) if error.source().is_some() => error.to_string(),
-        _ => match error.downcast_ref::<pagetrail_vm::Error>() {
-            Some(error) => error.to_string(),
-            None => format!("{error:#}"),
-        },
+    if let Some(Error::OwnProcess { pid }) = error.downcast_ref() {
+        return format!("process {pid} is pagetrail itself");
     }
+    let mut words = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        // Messages of libraries carry their sources already.
+        if words.ends_with(&cause) {
+            continue;
+        }
+        if !words.is_empty() {
+            words += ": ";
+        }
+        words += &cause;
+    }
+    words
 }
 
 fn code(error: &anyhow::Error) -> u8 {

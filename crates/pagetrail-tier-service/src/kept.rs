@@ -103,8 +103,12 @@ impl Kept {
             }
             alive();
             match Process::start(pid, &self.target, config, dry_run) {
-                Ok(process) => {
+                Ok(mut process) => {
                     self.refused.remove(&pid);
+                    let refusal = process.take_refusal();
+                    messages.extend(
+                        refusal.map(|line| format!("{}: process {pid}: {line}", self.target.name)),
+                    );
                     self.processes.push(process);
                 }
                 Err(error) if error.means_end() => {}
@@ -140,12 +144,19 @@ impl Kept {
         let mut gone = Vec::new();
         for (index, process) in self.processes.iter_mut().enumerate() {
             alive();
-            if let Err(error) = process.turn(config, now) {
+            if process.agent_is_back(now) {
+                let line = format!("process {}: its guest's agent answers again", process.pid);
+                messages.push(format!("{}: {line}", self.target.name));
+                gone.push((index, false));
+            } else if let Err(error) = process.turn(config, now) {
                 let has_ended = error.means_end();
                 if !has_ended {
                     let line = format!("process {}: {error}", process.pid);
                     messages.push(format!("{}: {line}", self.target.name));
-                    self.refused.insert(process.pid, (line, now));
+                    // Without its agent a guest is watched from outside at once.
+                    if !process.has_agent() {
+                        self.refused.insert(process.pid, (line, now));
+                    }
                 }
                 gone.push((index, has_ended));
             }

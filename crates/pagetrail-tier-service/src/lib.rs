@@ -7,6 +7,7 @@
 //! nothing. The caller keeps the time, shows the messages, and starts guests.
 #![deny(unsafe_code)]
 
+pub mod agent;
 mod config;
 mod daemon;
 mod find;
@@ -22,6 +23,7 @@ pub mod plan;
 mod pressure;
 mod process;
 mod status;
+mod sys;
 
 pub use config::{Config, Memory, Mode, Slow, SourceKind, Target, Vm};
 pub use daemon::{Daemon, StartGuest, machine_limit};

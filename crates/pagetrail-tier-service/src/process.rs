@@ -9,6 +9,7 @@ use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
 use pagetrail_tier::source::Source;
 use pagetrail_tier::{Demand, Error, TierLoop, TierLoopOptions};
 
+use crate::agent::{self, AgentAddress};
 use crate::config::{Config, Memory, Slow, Target};
 use crate::guest_memory::GuestMemory;
 use crate::history::History;
@@ -64,6 +65,40 @@ pub(crate) struct Process {
     /// Whether a window has shown demand.
     measured: bool,
     pub(crate) history: History,
+    agency: Agency,
+}
+
+/// The agent of a guest.
+#[derive(Debug, Default)]
+struct Agency {
+    address: Option<AgentAddress>,
+    is_used: bool,
+    /// Why not.
+    refusal: Option<String>,
+}
+
+/// What reports the accesses of a monitor's guest: its agent, or, where that does not answer, what
+/// is seen from outside.
+fn guest(
+    pid: u32,
+    address: Option<&AgentAddress>,
+    start: impl FnOnce() -> Result<Box<dyn Source>, Error>,
+) -> Result<(Box<dyn Source>, Agency), Error> {
+    let mut agency = Agency {
+        address: address.cloned(),
+        ..Agency::default()
+    };
+    match address.map(|address| agent::Guest::of(pid, address, agent::TIMEOUT)) {
+        Some(Ok(guest)) => {
+            agency.is_used = true;
+            return Ok((Box::new(guest), agency));
+        }
+        Some(Err(error)) => {
+            agency.refusal = Some(format!("{error}: its guest is watched from outside"));
+        }
+        None => {}
+    }
+    Ok((Box::new(GuestMemory::of(pid, start)?), agency))
 }
 
 impl Process {
@@ -80,10 +115,36 @@ impl Process {
         if target.vm.is_none() {
             return Self::with(pid, start()?, mover, config);
         }
-        let source = Box::new(GuestMemory::of(pid, start)?);
+        let (source, agency) = guest(pid, target.agent.as_ref(), start)?;
         let mut process = Self::with(pid, source, mover, config)?;
         process.history.guest = Some(monitor::guest_name(pid).unwrap_or_default());
+        process.agency = agency;
         Ok(process)
+    }
+
+    /// Why its guest is watched from outside though it has an agent, the first time.
+    pub(crate) fn take_refusal(&mut self) -> Option<String> {
+        self.agency.refusal.take()
+    }
+
+    /// Whether its agent reports what is used.
+    pub(crate) fn has_agent(&self) -> bool {
+        self.agency.is_used
+    }
+
+    /// Whether its agent, which did not answer, does again; asked before a period.
+    pub(crate) fn agent_is_back(&self, now: Instant) -> bool {
+        let begins = match self.phase {
+            Phase::Waiting(until) | Phase::Paused(until) => now >= until,
+            Phase::Tracking => false,
+        };
+        // Not before it was watched from outside for a period.
+        let asked = self
+            .agency
+            .address
+            .as_ref()
+            .filter(|_| begins && self.measured && !self.agency.is_used);
+        asked.is_some_and(|address| agent::Guest::of(self.pid, address, agent::TIMEOUT).is_ok())
     }
 
     /// Begins to keep a process whose accesses a source reports.
@@ -120,6 +181,7 @@ impl Process {
             demand: Demand::default(),
             measured: false,
             history: History::default(),
+            agency: Agency::default(),
         })
     }
 

@@ -25,6 +25,9 @@ use super::qemu::Qemu;
 /// A guest boots in 5 to 10 s on an idle machine.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(120);
 
+/// The serial port of the guest that a socket of the host may be.
+pub const CHANNEL: &str = "/dev/vport0p4";
+
 /// The guest's machine, and how long it may run.
 #[derive(Debug)]
 pub struct Machine {
@@ -43,6 +46,8 @@ pub struct Machine {
     pub ooh: Option<Ooh>,
     /// Modules to load besides those that the rig needs.
     pub modules: Vec<String>,
+    /// A socket of the host that is [`CHANNEL`] in the guest.
+    pub channel: Option<PathBuf>,
     /// For each job; the guest's boot is not counted.
     pub timeout: Duration,
 }
@@ -285,6 +290,15 @@ impl Guest<'_> {
                     "-device",
                     &format!("virtserialport,chardev=port{port},nr={port}"),
                 ]);
+        }
+        if let Some(socket) = &self.machine.channel {
+            let socket = qemu_path(socket);
+            command
+                .args([
+                    "-chardev",
+                    &format!("socket,id=port4,path={socket},server=on,wait=off"),
+                ])
+                .args(["-device", "virtserialport,chardev=port4,nr=4"]);
         }
         let out = qemu_path(&Self::out(self.dir));
         for (tag, export) in [

@@ -228,6 +228,7 @@ impl Default for Machine {
             plugin: None,
             ooh: None,
             modules: Vec::new(),
+            channel: None,
             timeout: Duration::from_secs(300),
         }
     }

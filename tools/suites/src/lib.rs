@@ -22,6 +22,7 @@ pub mod posix;
 mod python;
 pub mod shadow;
 pub mod subpage;
+pub mod tier_agent;
 pub mod trees;
 pub mod vm_bench;
 pub mod vm_programs;

@@ -31,8 +31,8 @@ use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
 use pagetrail_steps::{steps, tally, victims};
 use pagetrail_suites::{
-    arm64, checkpointer, collector, exact, kvm, model, ooh, posix, shadow, subpage, trees,
-    vm_bench, vm_programs, vm_units,
+    arm64, checkpointer, collector, exact, kvm, model, ooh, posix, shadow, subpage, tier_agent,
+    trees, vm_bench, vm_programs, vm_units,
 };
 
 const USAGE: &str = "\
@@ -61,6 +61,8 @@ usage: cargo xtask TASK
                    with nested paging. Two to three minutes with a processor to itself, more than
                    ten without; sharing: what pages that the kernel merges (KSM) cost a program
                    and a guest, with AMD's nested paging
+  tier-agent       'tier agent' in a guest whose kernel reports accesses, asked from this machine:
+                   the pages that a program there uses, found in the guest's process; part of 'test'
   kvm              'compare kvm' with a real guest, in a guest with nested virtualization: MemoryMotion
                    and a web server, their results, exits and counters
   ooh [[--kernel SERIES] [--counted] -- COMMAND ..]
@@ -195,6 +197,11 @@ fn run(args: &[String]) -> Result<ExitCode> {
                     shadow::sharing(&repo).map(|()| steps::Outcome::Passed)
                 }),
             }
+            steps.finish()
+        }
+        "tier-agent" => {
+            let mut steps = steps::Steps::default();
+            steps.run("an agent of tiering in a guest", || tier_agent::run(&repo));
             steps.finish()
         }
         "kvm" => {

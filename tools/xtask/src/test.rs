@@ -16,7 +16,9 @@ use pagetrail_steps::steps::{Outcome, Steps};
 use pagetrail_steps::table::Table;
 use pagetrail_steps::tally::{Tally, run_tests};
 use pagetrail_steps::{packages, victims};
-use pagetrail_suites::{arm64, checkpointer, collector, exact, guests, model, ooh, posix, subpage};
+use pagetrail_suites::{
+    arm64, checkpointer, collector, exact, guests, model, ooh, posix, subpage, tier_agent,
+};
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 ///
@@ -131,6 +133,7 @@ fn in_guests(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     steps.run("a program as a guest, exactly: nested paging", || {
         exact::run(repo, exact::Machine::Guest, Some(&rows))
     });
+    steps.run("an agent of tiering in a guest", || tier_agent::run(repo));
     steps.run("CRIU in a guest", || checkpointer::test_in_guest(repo));
     steps.run("C library in a guest", || capi::check_in_guest(repo));
 }

@@ -17,7 +17,7 @@ use pagetrail_tier::source::SourceInfo;
 use pagetrail_tier::{Settings, Tiers};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-use target::check_guest;
+use target::{check_agent, check_guest};
 
 pub use memory::{Memory, Slow};
 pub use target::{SourceKind, Target, Vm};
@@ -163,6 +163,7 @@ impl Config {
                     && target.cgroup.as_deref() != Some(Path::new("")),
                 "target '{name}' is named by an empty text"
             );
+            check_agent(target)?;
             if let Some(words) = &target.guest {
                 check_guest(name, words, target.source)?;
             }

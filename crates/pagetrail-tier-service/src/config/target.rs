@@ -10,6 +10,8 @@ use pagetrail_tier::Error;
 use pagetrail_tier::source::{Damon, PageIdle, Source, Watched, WatchedKind};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
+use crate::agent::AgentAddress;
+
 /// What reports which pages are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -52,18 +54,34 @@ impl SourceKind {
         }
     }
 
+    /// This source, or the one that `Auto` means on this machine.
+    pub(crate) fn resolved(self) -> Self {
+        match self {
+            Self::Auto => match Capabilities::probe_one(Technique::AccessScan).reason() {
+                None => Self::Accesses,
+                Some(_) => Self::Writes,
+            },
+            named => named,
+        }
+    }
+
+    /// Whether it reports reads as well, and whether it tells writes.
+    pub(crate) fn reports(self) -> (bool, bool) {
+        match self.resolved() {
+            Self::Writes => (false, true),
+            Self::Turns => (true, true),
+            Self::Auto | Self::Accesses | Self::Damon | Self::Idle => (true, false),
+        }
+    }
+
     /// Begins to watch a process.
     ///
     /// # Errors
     ///
     /// The source does not work here, or not for this process.
     pub fn start(self, pid: u32, window: Duration) -> Result<Box<dyn Source>, Error> {
-        let kind = match self {
-            Self::Auto => match Capabilities::probe_one(Technique::AccessScan).reason() {
-                None => WatchedKind::Accesses,
-                Some(_) => WatchedKind::Writes,
-            },
-            Self::Accesses => WatchedKind::Accesses,
+        let kind = match self.resolved() {
+            Self::Auto | Self::Accesses => WatchedKind::Accesses,
             Self::Writes => WatchedKind::Writes,
             Self::Turns => WatchedKind::Turns,
             Self::Idle => {
@@ -94,6 +112,8 @@ pub struct Target {
     pub cgroup: Option<PathBuf>,
     /// Virtual machines that run, by their monitors: guest memory alone is kept.
     pub vm: Option<Vm>,
+    /// Where the guest's agent is, which says what of its memory is used.
+    pub agent: Option<AgentAddress>,
     /// A program to start as a guest of KVM, and its arguments.
     pub guest: Option<Vec<String>>,
     /// Its share of fast memory.
@@ -152,6 +172,20 @@ impl<'de> Deserialize<'de> for Vm {
 fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Size, D::Error> {
     let text = String::deserialize(deserializer)?;
     text.parse().map_err(de::Error::custom)
+}
+
+pub(super) fn check_agent(target: &Target) -> Result<()> {
+    ensure!(
+        target.agent.is_none() || matches!(target.vm, Some(Vm::Pid(_) | Vm::Name(_))),
+        "target '{}' has an agent, which is in one guest: name that by vm, its monitor's PID or its name",
+        target.name
+    );
+    ensure!(
+        target.agent.is_none() || target.source == SourceKind::Auto,
+        "target '{}' has an agent, which is given its source in the guest: leave out source",
+        target.name
+    );
+    Ok(())
 }
 
 pub(super) fn check_guest(name: &str, words: &[String], source: SourceKind) -> Result<()> {

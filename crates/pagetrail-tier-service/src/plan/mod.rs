@@ -17,6 +17,7 @@ use pagetrail_tier::{Plan, Settings, TierLoop, TierLoopOptions, Unit};
 use pagetrail_trail::{Reader, Record};
 use serde::Serialize;
 
+use crate::agent::{self, AgentAddress};
 use crate::config::{SourceKind, Vm};
 use crate::daemon::machine_limit;
 use crate::find;
@@ -25,6 +26,8 @@ use crate::history::History;
 use crate::monitor;
 use crate::page::{self, Entry};
 
+/// For an agent's answers: nobody else waits meanwhile.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Windows of a process, unless it is said how many.
 const WINDOWS: u32 = 8;
 
@@ -119,23 +122,36 @@ impl Subject {
         Self::of_source(pid, source, options)
     }
 
-    /// The guest of a monitor that runs: guest memory alone.
+    /// The guest of a monitor that runs: guest memory alone, as its agent reports it, if that is
+    /// named, or as it is seen from outside.
     ///
     /// # Errors
     ///
-    /// No such guest runs here, or several do, or it cannot be tracked.
-    pub fn monitor(vm: &Vm, kind: SourceKind, options: &Options) -> Result<Self> {
+    /// No such guest runs here, or several do, or it cannot be tracked, or its agent does not
+    /// answer.
+    pub fn monitor(
+        vm: &Vm,
+        kind: SourceKind,
+        agent: Option<&AgentAddress>,
+        options: &Options,
+    ) -> Result<Self> {
         let pid = match find::monitors(vm)[..] {
             [pid] => pid,
             [] => bail!("no virtual machine on KVM is called so"),
             _ => bail!("several virtual machines on KVM are called so: name one by its PID"),
         };
-        let source = GuestMemory::of(pid, || kind.start(pid, options.window));
+        let source: Result<Box<dyn Source>, _> = match agent {
+            Some(address) => {
+                agent::Guest::of(pid, address, AGENT_TIMEOUT).map(|guest| Box::new(guest) as _)
+            }
+            None => GuestMemory::of(pid, || kind.start(pid, options.window))
+                .map(|memory| Box::new(memory) as _),
+        };
         let source = source.map_err(machine_limit)?;
         let name = monitor::guest_name(pid).unwrap_or_default();
         Ok(Self {
             name: format!("guest {name} of process {pid}"),
-            ..Self::of_source(pid, Box::new(source), options)?
+            ..Self::of_source(pid, source, options)?
         })
     }
 

@@ -8,6 +8,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use pagetrail_endpoint::Address;
 use pagetrail_report::size::Size;
+use pagetrail_tier_service::agent::{AgentAddress, ListenAddress};
 use pagetrail_tier_service::{SourceKind, Vm};
 
 use crate::args::duration;
@@ -57,6 +58,48 @@ pub(crate) enum TierCommand {
         pagetrail tier status --at unix:/run/pagetrail-tier.sock --json\n  \
         pagetrail tier status --config tier.toml --max-age 2m")]
     Status(StatusArgs),
+    /// In a virtual machine: tell its host which memory is used
+    ///
+    /// For a host whose 'tier run' or 'tier plan' names this agent. Processes are sampled by what
+    /// the guest's kernel offers, and only while a host asks; free memory is distinguished from
+    /// memory that the kernel uses. It takes CAP_SYS_ADMIN. SIGTERM and SIGINT end it.
+    #[command(after_help = "Examples:\n  \
+        pagetrail tier agent\n  \
+        pagetrail tier agent --listen /dev/virtio-ports/pagetrail --min-memory 64M\n  \
+        pagetrail tier plan --guest web1 --agent vsock:3:9466 --fast 512M   # on the host")]
+    Agent(AgentArgs),
+}
+
+/// Arguments of `tier agent`.
+#[derive(Args, Debug)]
+pub(crate) struct AgentArgs {
+    /// Where the host asks: vsock:PORT, unix:PATH, ADDRESS:PORT (anybody who reaches that may ask),
+    /// or a serial port, as /dev/virtio-ports/NAME
+    #[arg(long, value_name = "ADDRESS", default_value = "vsock:9466")]
+    pub(crate) listen: ListenAddress,
+    #[command(flatten)]
+    pub(crate) which: WhichArgs,
+    /// How accesses are tracked
+    #[arg(long, value_name = "SOURCE", default_value = "auto")]
+    pub(crate) source: SourceArg,
+    /// How long a window of the host is, with its unit; for DAMON
+    #[arg(long, value_name = "TIME", default_value = "600ms", value_parser = duration)]
+    pub(crate) window: Duration,
+}
+
+/// The processes that an agent samples.
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+pub(crate) struct WhichArgs {
+    /// These processes, by PID or name; may be repeated
+    #[arg(short, long, value_name = "PID", value_parser = find::process)]
+    pub(crate) pid: Vec<u32>,
+    /// All processes of a control group and of those below it
+    #[arg(long, value_name = "CGROUP")]
+    pub(crate) cgroup: Option<PathBuf>,
+    /// All processes with so much memory
+    #[arg(long, value_name = "SIZE", default_value = "16M")]
+    pub(crate) min_memory: Size,
 }
 
 /// Arguments of `tier plan`.
@@ -79,6 +122,15 @@ pub(crate) struct PlanArgs {
         conflicts_with = "trail"
     )]
     pub(crate) source: SourceArg,
+    /// Ask the guest's agent, which runs 'pagetrail tier agent': vsock:CID:PORT, unix:PATH or
+    /// ADDRESS:PORT
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        requires = "guest",
+        conflicts_with = "source"
+    )]
+    pub(crate) agent: Option<AgentAddress>,
     /// How many windows to watch [default: 8; all of a recording]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) windows: Option<u32>,

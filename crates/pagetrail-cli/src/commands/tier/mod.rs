@@ -1,21 +1,26 @@
-//! `pagetrail tier`: `plan`, `run` and `status`.
+//! `pagetrail tier`: `plan`, `run`, `status` and `agent`.
 
 pub(crate) mod args;
 mod guest;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail_endpoint as endpoint;
 use pagetrail_report::words;
+use pagetrail_tier_service::agent::{Agent, Which};
 use pagetrail_tier_service::plan::{self, Options, Subject};
-use pagetrail_tier_service::{Config, Daemon, Notifier, Status};
+use pagetrail_tier_service::{Config, Daemon, Notifier, Status, machine_limit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use self::args::{PlanArgs, RunArgs, StatusArgs, SubjectArgs, TierArgs, TierCommand};
+use self::args::{
+    AgentArgs, PlanArgs, RunArgs, StatusArgs, SubjectArgs, TierArgs, TierCommand, WhichArgs,
+};
 use crate::exit;
 use crate::outfile::{Kind, OutFile};
 use crate::session::schedule::Schedule;
@@ -35,6 +40,7 @@ pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
         }
         TierCommand::Run(args) => keep(args),
         TierCommand::Status(args) => status(args),
+        TierCommand::Agent(args) => agent(args),
     }
 }
 
@@ -55,7 +61,7 @@ fn plan(args: &PlanArgs) -> Result<String> {
         SubjectArgs { pid: Some(pid), .. } => Subject::process(*pid, kind, &options)?,
         SubjectArgs {
             guest: Some(vm), ..
-        } => Subject::monitor(vm, kind, &options)?,
+        } => Subject::monitor(vm, kind, args.agent.as_ref(), &options)?,
         SubjectArgs {
             trail: Some(path), ..
         } => Subject::recording(path, &options)?,
@@ -144,6 +150,27 @@ fn say(daemon: &mut Daemon) {
     for line in daemon.take_messages() {
         exit::message(&line);
     }
+}
+
+/// Runs `tier agent`.
+fn agent(args: &AgentArgs) -> Result<ExitCode> {
+    let which = match &args.which {
+        WhichArgs {
+            cgroup: Some(cgroup),
+            ..
+        } => Which::Cgroup(cgroup.clone()),
+        WhichArgs { pid, .. } if !pid.is_empty() => Which::Pids(pid.clone()),
+        WhichArgs { min_memory, .. } => Which::Larger(*min_memory),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        let handled = signal_hook::flag::register(signal, Arc::clone(&stop));
+        handled.context("cannot handle signals")?;
+    }
+    let agent = Agent::listen(&args.listen, which, args.source.0, args.window);
+    let agent = agent.map_err(machine_limit)?;
+    agent.serve(&stop, &mut |line| exit::message(&line))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `tier status`.

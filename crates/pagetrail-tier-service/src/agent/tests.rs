@@ -1,0 +1,368 @@
+//! Agent and host without a virtual machine: an agent that samples a process of this machine, and a
+//! host that asks an agent whose guest is memory of this process.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use pagetrail::{Capabilities, PageRange, PageSet, Technique};
+use pagetrail_tier::source::{Frames, Source};
+
+use super::guest::{Guest, TIMEOUT};
+use super::stream::Stream;
+use super::wire::{Answer, Hello, Memory, Request, Used};
+use super::*;
+use crate::config::SourceKind;
+
+const PAGES: u64 = 64;
+const PAGE: u64 = 4096;
+
+/// Says where its pages are, and writes to those that it reads the numbers of.
+const WRITER: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <signal.h>
+int main(void) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    char *pages = mmap(0, 64 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(pages, 64 * 4096, MADV_NOHUGEPAGE);
+    for (int page = 0; page < 64; page++) pages[page * 4096] = 1;
+    printf("%lx\n", (unsigned long) pages);
+    fflush(stdout);
+    int first, end;
+    while (scanf("%d %d", &first, &end) == 2) {
+        for (int page = first; page < end; page++) pages[page * 4096]++;
+        puts("done");
+        fflush(stdout);
+    }
+}
+"#;
+
+struct Writer {
+    child: Child,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    pages: u64,
+}
+
+impl Writer {
+    fn start(directory: &Path) -> Self {
+        let (source, program) = (directory.join("writer.c"), directory.join("writer"));
+        std::fs::write(&source, WRITER).unwrap();
+        let mut cc = Command::new("cc");
+        let status = cc.arg("-O1").arg("-o").arg(&program).arg(&source).status();
+        assert!(status.is_ok_and(|status| status.success()), "cc failed");
+        let mut command = Command::new(&program);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let mut writer = Self {
+            stdin,
+            stdout: BufReader::new(child.stdout.take().unwrap()),
+            child,
+            pages: 0,
+        };
+        writer.pages = u64::from_str_radix(&writer.line(), 16).unwrap();
+        writer
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+
+    fn write(&mut self, first: u64, end: u64) {
+        writeln!(self.stdin, "{first} {end}").unwrap();
+        assert_eq!(self.line(), "done");
+    }
+
+    fn frames(&self, first: u64, end: u64) -> PageSet {
+        let pages = PageRange::new(self.pages + first * PAGE, self.pages + end * PAGE);
+        let frames = Frames::open(self.child.id()).unwrap();
+        let frames = frames.of(&pages.into_iter().collect(), &PageSet::new());
+        let mut all: Vec<u64> = frames
+            .unwrap()
+            .iter()
+            .map(|(_, frame)| frame * PAGE)
+            .collect();
+        all.sort_unstable();
+        all.into_iter()
+            .filter_map(|start| PageRange::new(start, start + PAGE))
+            .collect()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// An agent that answers, and ends with the test.
+struct Serving {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Serving {
+    /// `None` where the kernel does not let it.
+    fn start(path: &Path, pid: u32) -> Option<Self> {
+        let address = ListenAddress::Unix(path.to_owned());
+        let which = Which::Pids(vec![pid]);
+        let window = Duration::from_millis(100);
+        let agent = match Agent::listen(&address, which, SourceKind::Writes, window) {
+            Err(error) if error.is_machine_limit() => {
+                pagetrail_skips::not_here(&error);
+                return None;
+            }
+            agent => agent.unwrap(),
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let mut say = |_: String| {};
+            agent.serve(&stopped, &mut say).unwrap();
+        });
+        Some(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(ended.is_none_or(|ended| ended.is_ok()) || thread::panicking());
+    }
+}
+
+fn can_watch_writes() -> bool {
+    let status = Capabilities::probe_one(Technique::PagemapScan);
+    let works = *status == pagetrail::Status::Works;
+    if !works {
+        pagetrail_skips::not_here(format!("pagemap-scan is {status}"));
+    }
+    works
+}
+
+fn ask(stream: &mut Stream, request: &Request) -> Answer {
+    stream.within(Duration::from_secs(60));
+    request.write(stream).unwrap();
+    Answer::read(stream).unwrap()
+}
+
+#[test]
+fn an_agent_says_which_physical_pages_are_written() {
+    if !can_watch_writes() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let mut writer = Writer::start(directory.path());
+    let Some(serving) = Serving::start(&path, writer.child.id()) else {
+        return;
+    };
+    // Hosts come and go.
+    for _ in 0..2 {
+        let connection = UnixStream::connect(&path).unwrap();
+        let mut stream = Stream::new(connection.into()).unwrap();
+        let Answer::Hello(hello) = ask(&mut stream, &Request::Hello) else {
+            panic!("another answer");
+        };
+        assert!(hello.writes && !hello.accesses && !hello.proofs.is_empty());
+        let Answer::Mapped(memory) = ask(&mut stream, &Request::Mapped) else {
+            panic!("another answer");
+        };
+        let all = writer.frames(0, PAGES);
+        assert_eq!(memory.sampled.intersection(&all), all);
+        assert!(!memory.in_use.is_empty(), "no memory of the kernel");
+        assert!(memory.in_use.intersection(&memory.sampled).is_empty());
+        assert!(hello.ram.intersection(&memory.sampled) == memory.sampled);
+        let written = |stream: &mut Stream| match ask(stream, &Request::Window) {
+            Answer::Window(Used {
+                written: Some(written),
+                accessed: None,
+            }) => written,
+            other => panic!("{other:?}"),
+        };
+        written(&mut stream);
+        for (first, end) in [(3, 5), (60, 64), (10, 10)] {
+            assert_eq!(ask(&mut stream, &Request::Rearm(all.clone())), Answer::Done);
+            writer.write(first, end);
+            let found = written(&mut stream).intersection(&writer.frames(0, PAGES));
+            let expected = writer.frames(first, end);
+            assert_eq!(found, expected, "{first}..{end}");
+        }
+        assert_eq!(ask(&mut stream, &Request::Suspend), Answer::Done);
+    }
+    // Nonsense ends a connection, and no more.
+    let mut nonsense = UnixStream::connect(&path).unwrap();
+    nonsense.write_all(&[0; 64]).unwrap();
+    let mut again = Stream::new(UnixStream::connect(&path).unwrap().into()).unwrap();
+    assert!(matches!(ask(&mut again, &Request::Hello), Answer::Hello(_)));
+    drop(again);
+    drop(serving);
+    assert!(!path.exists(), "the socket's name is left");
+}
+
+/// Memory of this process that plays a guest's, and where the guest begins in it.
+struct Memory64 {
+    bytes: Vec<u8>,
+}
+
+const GUEST_BYTES: u64 = 64 << 20;
+
+impl Memory64 {
+    fn new() -> Self {
+        let mut bytes = vec![0u8; GUEST_BYTES as usize];
+        for page in bytes.chunks_mut(PAGE as usize) {
+            page[0] = 1;
+        }
+        Self { bytes }
+    }
+
+    /// What a guest would have: its memory begins with the mapping, which has a header before the
+    /// vector.
+    fn range(&self) -> PageRange {
+        let start = self.bytes.as_ptr() as u64 & !(PAGE - 1);
+        PageRange::new(start, start + GUEST_BYTES).unwrap()
+    }
+
+    fn hello(&mut self) -> Hello {
+        let at = 5 * PAGE as usize;
+        self.bytes[at..at + 32].copy_from_slice(&[0xa5; 32]);
+        let start = self.bytes.as_ptr() as u64;
+        // Proofs are at the beginning of a page.
+        let page = (start + at as u64).next_multiple_of(PAGE);
+        let within = (page - start) as usize;
+        let mut random = fastrand::Rng::with_seed(9);
+        let mut proof = [0; 32];
+        random.fill(&mut proof);
+        self.bytes[within..within + 32].copy_from_slice(&proof);
+        Hello {
+            accesses: true,
+            writes: false,
+            ram: PageSet::from_iter(PageRange::new(0x10_0000, GUEST_BYTES)),
+            proofs: vec![(page - self.range().start(), proof)],
+        }
+    }
+}
+
+/// Gives these answers to the host that connects, one after the other.
+fn fake(listener: UnixListener, answers: Vec<Answer>) -> JoinHandle<Vec<Request>> {
+    thread::spawn(move || {
+        let mut stream = Stream::new(listener.accept().unwrap().0.into()).unwrap();
+        let mut asked = Vec::new();
+        for answer in answers {
+            stream.within(Duration::from_secs(60));
+            asked.push(Request::read(&mut stream).unwrap());
+            answer.write(&mut stream).unwrap();
+        }
+        asked
+    })
+}
+
+fn pages(ranges: &[(u64, u64)]) -> PageSet {
+    let ranges = ranges.iter();
+    ranges
+        .filter_map(|(start, end)| PageRange::new(start * PAGE, end * PAGE))
+        .collect()
+}
+
+#[test]
+fn a_host_finds_what_its_guest_says_in_the_monitor() {
+    if !can_watch_writes() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut memory = Memory64::new();
+    let hello = memory.hello();
+    let outside = (GUEST_BYTES / PAGE + 10, GUEST_BYTES / PAGE + 20);
+    let answers = vec![
+        Answer::Hello(hello),
+        Answer::Mapped(Memory {
+            sampled: pages(&[(1000, 2000)]),
+            in_use: pages(&[(300, 310), outside]),
+        }),
+        Answer::Window(Used {
+            accessed: Some(pages(&[(1005, 1010), outside])),
+            written: None,
+        }),
+        Answer::Done,
+        Answer::Failed("out of order".into()),
+    ];
+    let agent = fake(listener, answers);
+    let address = AgentAddress::Unix(path);
+    let mut guest = Guest::of(std::process::id(), &address, TIMEOUT).unwrap();
+    let base = memory.range().start();
+    let own = |ranges: &[(u64, u64)]| -> PageSet {
+        let set = pages(ranges);
+        let moved = set
+            .ranges()
+            .iter()
+            .filter_map(|range| PageRange::new(range.start() + base, range.end() + base));
+        moved.collect()
+    };
+    let mapped = guest.mapped().unwrap();
+    let touched = own(&[(256, 16000)]);
+    assert_eq!(mapped.present.intersection(&touched), touched);
+    let sample = guest.window().unwrap();
+    assert_eq!(
+        sample.accessed.unwrap(),
+        own(&[(300, 310), (1005, 1010)]),
+        "what is in use counts as accessed, what is no memory does not"
+    );
+    assert!(sample.written.is_none());
+    guest.rearm(&own(&[(1005, 1010)])).unwrap();
+    let refused = guest.window().unwrap_err();
+    assert!(refused.to_string().contains("out of order"), "{refused}");
+    let asked = agent.join().unwrap();
+    assert_eq!(asked[3], Request::Rearm(pages(&[(1005, 1010)])));
+}
+
+#[test]
+fn an_agent_of_another_guest_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut memory = Memory64::new();
+    let mut hello = memory.hello();
+    hello.proofs[0].1[0] ^= 1;
+    let agent = fake(listener, vec![Answer::Hello(hello)]);
+    let refused = Guest::of(std::process::id(), &AgentAddress::Unix(path), TIMEOUT).err();
+    let refused = refused.unwrap().to_string();
+    assert!(refused.contains("is not in the guest"), "{refused}");
+    agent.join().unwrap();
+}
+
+/// One that answers a byte now and then, and never to the end.
+#[test]
+fn a_host_does_not_wait_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let slow = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(60) && stream.write_all(b"P").is_ok() {
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+    let refused = Guest::of(std::process::id(), &AgentAddress::Unix(path), TIMEOUT).err();
+    assert!(refused.is_some());
+    // It has let go of the connection.
+    slow.join().unwrap();
+}
