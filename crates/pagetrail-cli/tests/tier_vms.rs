@@ -311,6 +311,52 @@ fn end(mut daemon: Running) {
     assert_eq!(daemon.0.wait().expect("it ends").code(), Some(0));
 }
 
+/// Neither an agent that is not there nor one of another machine, which cannot prove that it is in
+/// this guest, keeps a guest from being tiered by what is seen from outside.
+#[test]
+fn without_its_agent_a_guest_is_watched_from_outside() {
+    if !can_watch_writes() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let directory = directory.path();
+    let Some(monitor) = Monitor::start(directory, "agent-1") else {
+        return;
+    };
+    let agent = directory.join("agent.sock");
+    let text = format!(
+        "listen = \"unix:{}\"\nwindow = \"100ms\"\nperiod = \"2s\"\n\
+         [[target]]\nname = \"first\"\nvm = {}\nagent = \"unix:{}\"\nfast = \"2M\"\n",
+        directory.join("tier.sock").display(),
+        monitor.running.0.id(),
+        agent.display(),
+    );
+    fs::write(directory.join("tier.toml"), text).expect("it can be written");
+    let watched_from_outside = |why: &str| {
+        let daemon = daemon(directory, false);
+        let status = status(directory, |status| watched(status, 0..1));
+        let process = process(&status, 0);
+        let source = process["source"].as_str().expect("a name");
+        assert!(source.ends_with("-scan"), "{process:#}");
+        let all = number(&process["fast_bytes"]) + number(&process["slow_bytes"]);
+        assert_eq!(all, MIB << 20, "{process:#}");
+        end(daemon);
+        let log = fs::read_to_string(directory.join("log")).expect("a log");
+        let line = log
+            .lines()
+            .find(|line| line.contains("watched from outside"));
+        assert!(line.is_some_and(|line| line.contains(why)), "{log}");
+    };
+    watched_from_outside("connecting to the agent");
+    let listen = format!("unix:{}", agent.display());
+    let arguments = ["tier", "agent", "--listen", &listen];
+    let other = Running(pagetrail(directory, &arguments).spawn().expect("it starts"));
+    until(directory, "listening", || agent.exists());
+    watched_from_outside("is not in the guest");
+    end(other);
+    monitor.end();
+}
+
 fn process(status: &Value, index: usize) -> Value {
     status["targets"][index]["processes"][0].clone()
 }

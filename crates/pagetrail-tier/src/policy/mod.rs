@@ -295,7 +295,7 @@ impl Policy {
     /// Plans moves so that the hottest pages are in fast memory, of which at most `capacity` bytes
     /// may be used.
     pub fn plan(&mut self, capacity: u64) -> Plan {
-        let hot = self.hot_rank();
+        let hot = self.place_rank();
         let windows = u16::from(self.settings.windows);
         let margin = self.settings.margin * self.seen.min(windows) / windows;
         let budget = plan::budget(self.histogram(), capacity, hot, margin);
@@ -384,6 +384,14 @@ impl Policy {
                 };
                 u16::from(settings.windows) * u16::from(least) / 2 + 1
             }
+            _ => self.hot_rank(),
+        }
+    }
+
+    /// Returns the lowest rank of a page that may be in fast memory.
+    fn place_rank(&self) -> u16 {
+        match self.settings.ranking {
+            Ranking::Degree => self.settings.place_min,
             _ => self.hot_rank(),
         }
     }

@@ -47,6 +47,9 @@ pub struct Settings {
     pub write_weight: u8,
     /// A page of a lower degree is never hot.
     pub degree_min: u16,
+    /// Ours: a page of a lower degree is not given fast memory. Less than `degree_min` lets all that
+    /// was used compete for memory that the target has; what it asks of a pool is for hot pages.
+    pub place_min: u16,
     /// The share of the pages that are hot by their degree for which a target wants fast memory
     /// from the pool.
     pub share_percent: u8,
@@ -102,6 +105,7 @@ impl Default for Settings {
             read_weight: 1,
             write_weight: 3,
             degree_min: 3,
+            place_min: 1,
             share_percent: 80,
             lower_percent: 75,
             upper_percent: 125,
@@ -114,7 +118,7 @@ impl Default for Settings {
             spot_check: 32,
             phase_change_percent: 50,
             rare_rest: 2,
-            settle_after: 3,
+            settle_after: 4,
             probe: true,
             ranking: Ranking::Degree,
             threshold: 4,
@@ -138,6 +142,7 @@ impl Settings {
     /// The paper's policy without our additions.
     pub fn paper() -> Self {
         Self {
+            place_min: 3,
             decide_every: 8,
             margin: 0,
             take_back: false,
@@ -199,6 +204,7 @@ impl Settings {
         let scale = u16::from(read_weight).max(1);
         Self {
             degree_min: self.degree_min * scale,
+            place_min: self.place_min * scale,
             margin: self.margin * scale,
             read_weight,
             write_weight,
@@ -238,6 +244,12 @@ impl Settings {
             self.degree_min.into(),
             "at least 1",
             self.degree_min >= 1,
+        )?;
+        check(
+            "place_min",
+            self.place_min.into(),
+            "at least 1",
+            self.place_min >= 1,
         )?;
         within("share_percent", self.share_percent, 100, "1 to 100")?;
         check(

@@ -1,4 +1,5 @@
-//! [`page_rank`] and [`breadth_first`]: graph kernels that run, and count what they touch.
+//! [`page_rank`], [`breadth_first`], [`shortest_paths`] and [`betweenness`]: graph kernels that run,
+//! and count what they touch.
 //!
 //! The graph is R-MAT's (the one of graph500): a few vertices have most of the edges. Its arrays
 //! lie next to each other in the order in which such a program makes them: offsets, edges, and what
@@ -40,14 +41,15 @@ struct Graph {
     edges: Vec<u32>,
     offsets_at: Array,
     edges_at: Array,
-    /// Two arrays with 8 bytes for each vertex.
-    vertices_at: [Array; 2],
+    /// Arrays with 8 bytes for each vertex.
+    vertices_at: Vec<Array>,
     pages: usize,
 }
 
 impl Graph {
-    /// 2^`scale` vertices, of which each edge joins two by chance, in the proportions of graph500.
-    fn new(scale: u32, seed: u64) -> Self {
+    /// 2^`scale` vertices, of which each edge joins two by chance, in the proportions of graph500,
+    /// and so many arrays for what is computed.
+    fn new(scale: u32, seed: u64, arrays: usize) -> Self {
         let vertices = 1usize << scale;
         let mut random = Rng::with_seed(seed);
         let mut pairs: Vec<(u32, u32)> = (0..vertices * EDGES)
@@ -82,7 +84,7 @@ impl Graph {
         };
         let offsets_at = array(vertices + 1, 8);
         let edges_at = array(pairs.len(), 4);
-        let vertices_at = [array(vertices, 8), array(vertices, 8)];
+        let vertices_at = (0..arrays).map(|_| array(vertices, 8)).collect();
         Self {
             offsets,
             edges: pairs.into_iter().map(|(_, to)| to).collect(),
@@ -100,6 +102,16 @@ impl Graph {
     /// The edges of a vertex, by their places.
     fn edges_of(&self, vertex: usize) -> std::ops::Range<usize> {
         self.offsets[vertex]..self.offsets[vertex + 1]
+    }
+
+    /// Where a search begins: most vertices have no edge, and none begins there.
+    fn root(&self, random: &mut Rng) -> usize {
+        loop {
+            let vertex = random.usize(0..self.vertices());
+            if !self.edges_of(vertex).is_empty() {
+                return vertex;
+            }
+        }
     }
 
     fn tracer(&self, per_window: u64) -> Tracer {
@@ -160,14 +172,14 @@ impl Tracer {
 /// checked at the end.
 pub fn page_rank(scale: u32, passes: u32, seed: u64) -> Recorded {
     const DAMPING: f64 = 0.85;
-    let graph = Graph::new(scale, seed);
+    let graph = Graph::new(scale, seed, 2);
     let vertices = graph.vertices();
     // Most of what a pass does is to read a rank for each edge.
     let mut tracer = graph.tracer((graph.edges.len() as u64 + vertices as u64) / WINDOWS_PER_PASS);
     let mut degrees = vec![0u32; vertices];
     graph.edges.iter().for_each(|to| degrees[*to as usize] += 1);
     let mut given = vec![1.0 / vertices as f64; vertices];
-    let [given_at, next_at] = graph.vertices_at;
+    let (given_at, next_at) = (graph.vertices_at[0], graph.vertices_at[1]);
     for _ in 0..passes {
         let mut next = vec![0.0; vertices];
         let mut lost = 0.0;
@@ -202,21 +214,15 @@ pub fn page_rank(scale: u32, passes: u32, seed: u64) -> Recorded {
 /// vertices.
 pub fn breadth_first(scale: u32, searches: u32, seed: u64) -> Recorded {
     const UNSEEN: u32 = u32::MAX;
-    let graph = Graph::new(scale, seed);
+    let graph = Graph::new(scale, seed, 2);
     let vertices = graph.vertices();
     let mut tracer = graph.tracer((graph.edges.len() as u64 + vertices as u64) / WINDOWS_PER_PASS);
-    let [parents_at, queue_at] = graph.vertices_at;
+    let (parents_at, queue_at) = (graph.vertices_at[0], graph.vertices_at[1]);
     let mut random = Rng::with_seed(seed);
     for _ in 0..searches {
         let mut parents = vec![UNSEEN; vertices];
         (0..vertices).for_each(|vertex| tracer.write(parents_at, vertex));
-        // Most vertices have no edge, and no search begins there.
-        let root = loop {
-            let vertex = random.usize(0..vertices);
-            if !graph.edges_of(vertex).is_empty() {
-                break vertex;
-            }
-        };
+        let root = graph.root(&mut random);
         parents[root] = root as u32;
         let mut queue = vec![root as u32];
         let mut next = 0;
@@ -236,6 +242,139 @@ pub fn breadth_first(scale: u32, searches: u32, seed: u64) -> Recorded {
                 }
             }
         }
+    }
+    tracer.finish()
+}
+
+/// Shortest paths from so many vertices, one after the other, of a graph of 2^`scale` vertices: by
+/// Bellman and Ford, with a queue of the vertices that have come closer. An edge is between 1 and 64
+/// long, by its place.
+pub fn shortest_paths(scale: u32, searches: u32, seed: u64) -> Recorded {
+    let graph = Graph::new(scale, seed, 3);
+    let vertices = graph.vertices();
+    let mut tracer = graph.tracer((graph.edges.len() as u64 + vertices as u64) / WINDOWS_PER_PASS);
+    let [distances_at, waits_at, queue_at] = [0, 1, 2].map(|index| graph.vertices_at[index]);
+    let length = |edge: usize| 1 + (edge as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) % 64;
+    let mut random = Rng::with_seed(seed);
+    for _ in 0..searches {
+        let mut distances = vec![u64::MAX; vertices];
+        let mut waits = vec![false; vertices];
+        for vertex in 0..vertices {
+            tracer.write(distances_at, vertex);
+            tracer.write(waits_at, vertex);
+        }
+        let root = graph.root(&mut random);
+        distances[root] = 0;
+        let mut queue = std::collections::VecDeque::from([root]);
+        let mut taken = 0;
+        while let Some(vertex) = queue.pop_front() {
+            // As long as the graph has vertices, and goes round.
+            tracer.read(queue_at, taken % vertices);
+            taken += 1;
+            tracer.write(waits_at, vertex);
+            waits[vertex] = false;
+            tracer.read(distances_at, vertex);
+            tracer.read(graph.offsets_at, vertex);
+            for edge in graph.edges_of(vertex) {
+                tracer.read(graph.edges_at, edge);
+                let to = graph.edges[edge] as usize;
+                tracer.read(distances_at, to);
+                let by_here = distances[vertex] + length(edge);
+                if by_here >= distances[to] {
+                    continue;
+                }
+                distances[to] = by_here;
+                tracer.write(distances_at, to);
+                tracer.read(waits_at, to);
+                if !std::mem::replace(&mut waits[to], true) {
+                    tracer.write(waits_at, to);
+                    tracer.write(queue_at, (taken + queue.len()) % vertices);
+                    queue.push_back(to);
+                }
+            }
+        }
+        for vertex in (0..vertices).filter(|vertex| distances[*vertex] != u64::MAX) {
+            for edge in graph.edges_of(vertex) {
+                let to = graph.edges[edge] as usize;
+                let is_shortest = distances[to] <= distances[vertex] + length(edge);
+                assert!(is_shortest, "{vertex} is nearer to {to}");
+            }
+        }
+    }
+    tracer.finish()
+}
+
+/// Betweenness of all vertices of a graph of 2^`scale` vertices, by Brandes, for the paths from so
+/// many vertices.
+pub fn betweenness(scale: u32, sources: u32, seed: u64) -> Recorded {
+    const UNSEEN: u32 = u32::MAX;
+    let graph = Graph::new(scale, seed, 5);
+    let vertices = graph.vertices();
+    let mut tracer = graph.tracer((graph.edges.len() as u64 + vertices as u64) / WINDOWS_PER_PASS);
+    let [levels_at, paths_at, order_at, shares_at, sums_at] =
+        [0, 1, 2, 3, 4].map(|index| graph.vertices_at[index]);
+    let mut random = Rng::with_seed(seed);
+    let mut sums = vec![0.0; vertices];
+    for _ in 0..sources {
+        let (mut levels, mut paths) = (vec![UNSEEN; vertices], vec![0.0; vertices]);
+        let mut shares = vec![0.0; vertices];
+        for vertex in 0..vertices {
+            for array in [levels_at, paths_at, shares_at] {
+                tracer.write(array, vertex);
+            }
+        }
+        let root = graph.root(&mut random);
+        (levels[root], paths[root]) = (0, 1.0);
+        let mut order = vec![root];
+        let mut next = 0;
+        while let Some(vertex) = order.get(next).copied() {
+            tracer.read(order_at, next);
+            next += 1;
+            tracer.read(graph.offsets_at, vertex);
+            tracer.read(levels_at, vertex);
+            for edge in graph.edges_of(vertex) {
+                tracer.read(graph.edges_at, edge);
+                let to = graph.edges[edge] as usize;
+                tracer.read(levels_at, to);
+                if levels[to] == UNSEEN {
+                    levels[to] = levels[vertex] + 1;
+                    tracer.write(levels_at, to);
+                    tracer.write(order_at, order.len());
+                    order.push(to);
+                }
+                if levels[to] == levels[vertex] + 1 {
+                    paths[to] += paths[vertex];
+                    tracer.read(paths_at, vertex);
+                    tracer.write(paths_at, to);
+                }
+            }
+        }
+        // From the farthest back: which share of the paths to what lies beyond goes through here.
+        for (place, vertex) in order.iter().copied().enumerate().rev() {
+            tracer.read(order_at, place);
+            for edge in graph.edges_of(vertex) {
+                tracer.read(graph.edges_at, edge);
+                let to = graph.edges[edge] as usize;
+                tracer.read(levels_at, to);
+                if levels[to] == levels[vertex] + 1 {
+                    tracer.read(paths_at, to);
+                    tracer.read(shares_at, to);
+                    shares[vertex] += paths[vertex] / paths[to] * (1.0 + shares[to]);
+                }
+            }
+            tracer.write(shares_at, vertex);
+            if vertex != root {
+                sums[vertex] += shares[vertex];
+                tracer.write(sums_at, vertex);
+            }
+        }
+        // Every vertex that was reached is the end of one path, shared by the ways to it.
+        let reached = (order.len() - 1) as f64;
+        let off = (shares[root] - reached).abs();
+        assert!(
+            off < 1e-6 * reached.max(1.0),
+            "{off} of {reached} paths are lost"
+        );
     }
     tracer.finish()
 }
@@ -269,6 +408,22 @@ mod tests {
         let mut search = breadth_first(12, 2, 1);
         assert_eq!(search.pages(), rank.pages());
         assert!(part(&mut search, 73..89) > 0.7);
+    }
+
+    #[test]
+    fn shortest_paths_and_betweenness_are_right_and_touch_all_arrays() {
+        // Both check what they find; 4096 vertices have 8 pages in each array.
+        let (paths, between) = (shortest_paths(12, 2, 1), betweenness(12, 2, 1));
+        assert_eq!(paths.pages(), 9 + 64 + 24);
+        assert_eq!(between.pages(), 9 + 64 + 40);
+        for mut program in [paths, between] {
+            let first = 9 + 64;
+            for array in 0..(program.pages() - first) / 8 {
+                let pages = first + array * 8..first + array * 8 + 8;
+                assert!(part(&mut program.clone(), pages) > 0.0, "array {array}");
+            }
+            assert!(part(&mut program, first..first + 40) > 0.4);
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod trail;
 mod workload;
 
 pub use cache::memory_mode;
-pub use graph::{breadth_first, page_rank};
+pub use graph::{betweenness, breadth_first, page_rank, shortest_paths};
 pub use machine::{Machine, Report, SimulatedMover, SimulatedSource};
 pub use price::{Bill, Prices};
 pub use program::{Accesses, Program, Recorded};
