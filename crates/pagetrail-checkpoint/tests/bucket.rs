@@ -12,6 +12,9 @@ use object_store::{ObjectStore, ObjectStoreExt};
 use pagetrail::PageRange;
 use pagetrail_checkpoint::storage::{Bucket, Storage};
 use pagetrail_checkpoint::{Compression, Error, Store, WriterOptions};
+use std::io::{ErrorKind, Read};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -165,4 +168,47 @@ fn what_is_no_place_is_refused() {
         let refused = Store::open(std::path::Path::new(url)).unwrap_err();
         assert!(refused.to_string().contains(url), "{refused}");
     }
+}
+
+/// The test is its own child, which has what only an environment can say: where the service is.
+#[test]
+fn a_service_is_spoken_to_by_tls() {
+    const PLACE: &str = "s3://bucket/prefix";
+    if std::env::var_os("AWS_ENDPOINT").is_some() {
+        // Nobody answers: the parent ends this.
+        let _ = Store::open(std::path::Path::new(PLACE));
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_service_is_spoken_to_by_tls"])
+        .env(
+            "AWS_ENDPOINT",
+            format!("https://{}", listener.local_addr().unwrap()),
+        )
+        .envs([
+            ("AWS_ACCESS_KEY_ID", "id"),
+            ("AWS_SECRET_ACCESS_KEY", "key"),
+        ])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut request = loop {
+        match listener.accept() {
+            Ok((request, _)) => break request,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        let ended = child.try_wait().unwrap();
+        assert_eq!(ended, None, "it ended without a request");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    request.set_nonblocking(false).unwrap();
+    let mut record = [0; 6];
+    let read = request.read_exact(&mut record);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    read.unwrap();
+    // RFC 8446, sections 5.1 and 4: a record of a handshake, in which the client says hello.
+    assert_eq!((record[0], record[1], record[5]), (22, 3, 1));
 }

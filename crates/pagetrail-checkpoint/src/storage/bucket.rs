@@ -20,6 +20,7 @@ use object_store::{
     GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, UpdateVersion,
     WriteMultipart,
 };
+use rustls::crypto::{CryptoProvider, ring};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::future::Future;
@@ -84,6 +85,7 @@ impl Bucket {
             );
             return Err(refused(&reason));
         }
+        choose_cryptography();
         let (objects, prefix) =
             object_store::parse_url_opts(&parsed, variables).map_err(|error| refused(&error))?;
         Self::on(Arc::from(objects), prefix, url)
@@ -237,6 +239,14 @@ fn plain_endpoint(variables: &[(String, String)]) -> Option<&str> {
     });
     let endpoint = value(["aws_endpoint", "aws_endpoint_url"]);
     endpoint.filter(|endpoint| endpoint.starts_with("http://") && !allowed)
+}
+
+/// Has TLS done by `ring`, unless the program has decided on something else for all that it does.
+fn choose_cryptography() {
+    if CryptoProvider::get_default().is_none() {
+        // An error says that another thread was first, which is as good.
+        let _ = ring::default_provider().install_default();
+    }
 }
 
 fn to_io(error: object_store::Error) -> io::Error {
