@@ -2,8 +2,8 @@
 //!
 //! [`Converter`] makes rounds of a trail from those of one source: it follows the mappings, names
 //! memory, and attributes pages to the code that wrote them. [`Recorder`] writes the rounds of many
-//! sources to one trail, each before it is committed, so that a write that fails loses none. When a
-//! round is due, and of whom, is the caller's business.
+//! sources to one trail, each before it is committed, so that a write that fails loses none. [`Schedule`]
+//! computes when the next round is due; of whom it is taken is the caller's business.
 //!
 //! Where a source fails, the error holds its [`pagetrail::Error`]; where the trail cannot be
 //! written, a [`pagetrail_trail::WriteError`].
@@ -12,8 +12,10 @@ mod converter;
 mod layout;
 mod recorder;
 mod round;
+mod schedule;
 
 pub use converter::{Converted, Converter};
 pub use layout::{Changes, Numbered};
 pub use recorder::{Recorder, Totals};
 pub use round::end;
+pub use schedule::Schedule;

@@ -10,6 +10,7 @@ use pagetrail_checkpoint::{
     Error, Manifest, MaxOverhead, ProcessCheckpointer, ProcessOptions, Writer,
 };
 use pagetrail_criu::lineage::{self, By};
+use pagetrail_recorder::Schedule;
 use pagetrail_report::words;
 
 use super::args::TakeArgs;
@@ -18,7 +19,6 @@ use super::{json, plain, text, writer};
 use crate::args::DURATION_MAX;
 use crate::exit;
 use crate::session::guest;
-use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::start;
 use crate::session::waiting::Waiting;

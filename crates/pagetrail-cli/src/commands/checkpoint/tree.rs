@@ -11,13 +11,13 @@ use pagetrail::Target;
 use pagetrail_checkpoint::{
     Error, Manifest, ProcessOptions, TreeCheckpointer, TreeInstant, TreeStore, WriterOptions,
 };
+use pagetrail_recorder::Schedule;
 use pagetrail_report::words;
 use serde_json::{Value, json};
 
 use super::args::{LogArgs, ModeArg, ShowArgs, TakeArgs, Which};
 use super::{plain, text};
 use crate::exit;
-use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::waiting::Waiting;
 

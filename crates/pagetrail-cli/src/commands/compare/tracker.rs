@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pagetrail::{DirtySource, Ended, Error, State, Target, Technique, Tree, Watch};
 use pagetrail_compare::behaviour::End;
+use pagetrail_recorder::Schedule;
 
 use super::waiting::{LOOK, Limits, kill};
-use crate::session::schedule::Schedule;
 
 /// What a tracker has seen.
 #[derive(Clone, Copy, Debug)]

@@ -9,12 +9,12 @@ use pagetrail::Target;
 use pagetrail_checkpoint::criu::Dumps;
 use pagetrail_criu::lineage::{self, By};
 use pagetrail_criu::{Chain, Engine, check_target};
+use pagetrail_recorder::Schedule;
 
 use super::with_cure;
 use crate::commands::checkpoint::args::TakeArgs;
 use crate::commands::checkpoint::{json, plain, text, writer};
 use crate::exit;
-use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::waiting::Waiting;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail::{Ended, Error, State, TrackMode};
-use pagetrail_recorder::{Recorder, Totals};
+use pagetrail_recorder::{Recorder, Schedule, Totals};
 use pagetrail_report::words;
 use pagetrail_trail::End;
 
@@ -22,7 +22,6 @@ use crate::recording::output::Output;
 use crate::recording::progress::Progress;
 use crate::recording::stacks::{self, Sampling, raise_descriptor_limit};
 use crate::session::find;
-use crate::session::schedule::Schedule;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::start::{self, Named};
 use crate::session::subject::Subject;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use pagetrail_endpoint as endpoint;
+use pagetrail_recorder::Schedule;
 use pagetrail_report::words;
 use pagetrail_tier_service::agent::{Agent, Which};
 use pagetrail_tier_service::plan::{self, Options, Subject};
@@ -23,7 +24,6 @@ use self::args::{
 };
 use crate::exit;
 use crate::outfile::{Kind, OutFile};
-use crate::session::schedule::Schedule;
 use crate::session::waiting::Waiting;
 
 /// Older than this, a status is said to be.

@@ -5,13 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pagetrail::{Change, DirtySource, Error, Member, Origin, State, Tree};
-use pagetrail_recorder::Converter;
-use pagetrail_top::FunctionNames;
+use pagetrail_recorder::{Converter, Schedule};
+use pagetrail_top::{Collected, Exchange, FunctionNames, Update};
 use pagetrail_trail::{End, Header};
 
-use super::exchange::{Collected, Exchange, Update};
 use crate::recording::stacks::Sampling;
-use crate::session::schedule::Schedule;
 use crate::session::start::{self, Named};
 use crate::session::subject::Subject;
 

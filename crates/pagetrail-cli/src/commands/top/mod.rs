@@ -1,12 +1,10 @@
 //! `pagetrail top`: the live view of a process, or of a program that it starts, with its children.
 //!
-//! One thread collects ([`collector::Collector`]), another draws and reads keys ([`live::Live`]),
-//! so that no key waits for a collect; what they share is [`exchange::Exchange`].
+//! One thread collects ([`collector::Collector`]), another draws and reads keys ([`Live`]), so that
+//! no key waits for a collect; what they share is an [`Exchange`].
 
 pub(crate) mod args;
 mod collector;
-mod exchange;
-mod live;
 
 use std::fs::File;
 use std::io::{self, IsTerminal};
@@ -15,13 +13,11 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use pagetrail_report::words;
-use pagetrail_top::Screen;
+use pagetrail_top::{Exchange, Live, Screen};
 use pagetrail_vm::UnitStrategy;
 
 use self::args::TopArgs;
 use self::collector::Collector;
-use self::exchange::Exchange;
-use self::live::Live;
 use crate::events;
 use crate::exit;
 use crate::recording::stacks::Sampling;
@@ -73,7 +69,8 @@ fn show(exchange: &Exchange, collector: &mut Collector<'_>, subject: &mut Subjec
     let _muted = events::mute_on_terminal();
     let screen = Screen::take().context("cannot take the terminal")?;
     let (collected, shown) = thread::scope(|scope| {
-        let view = scope.spawn(|| Live::default().run(exchange, screen, &mut signals));
+        let view =
+            scope.spawn(|| Live::default().run(exchange, screen, || signals.stop_requested()));
         let collecting = exchange.collecting();
         let collected = collector.follow(subject);
         drop(collecting);

@@ -8,7 +8,7 @@ const SHORTEST_REST: Duration = Duration::from_millis(1);
 
 /// The deadlines of rounds.
 #[derive(Debug)]
-pub(crate) struct Schedule {
+pub struct Schedule {
     start: Instant,
     interval: Duration,
     next: Instant,
@@ -17,7 +17,7 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     /// Begins at `start`; there is no deadline after `duration`.
-    pub(crate) fn new(start: Instant, interval: Duration, duration: Option<Duration>) -> Self {
+    pub fn new(start: Instant, interval: Duration, duration: Option<Duration>) -> Self {
         Self {
             start,
             interval,
@@ -27,12 +27,12 @@ impl Schedule {
     }
 
     /// When the next round is due.
-    pub(crate) fn deadline(&self) -> Instant {
+    pub fn deadline(&self) -> Instant {
         self.end.map_or(self.next, |end| end.min(self.next))
     }
 
     /// Computes the next deadline after `now`. Missed deadlines are skipped.
-    pub(crate) fn advance(&mut self, now: Instant) {
+    pub fn advance(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.start).as_nanos();
         let rounds = passed / self.interval.as_nanos() + 1;
         // The product exceeds `passed` by at most one interval.
@@ -43,13 +43,13 @@ impl Schedule {
     /// Makes the next round due at `next`, but at most `interval` after `now`: processes that came
     /// meanwhile are looked for then. A time that is over is no reason not to rest at all: it may
     /// be of a process that is just ending.
-    pub(crate) fn set_next_within(&mut self, next: Instant, now: Instant, interval: Duration) {
+    pub fn set_next_within(&mut self, next: Instant, now: Instant, interval: Duration) {
         let soonest = now + SHORTEST_REST.min(interval);
         self.next = next.max(soonest).min(now + interval);
     }
 
     /// Whether no round is due after `now`.
-    pub(crate) fn is_over(&self, now: Instant) -> bool {
+    pub fn is_over(&self, now: Instant) -> bool {
         self.end.is_some_and(|end| end <= now)
     }
 }

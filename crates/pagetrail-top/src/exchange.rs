@@ -7,22 +7,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use pagetrail_top::FunctionRound;
 use pagetrail_trail::{End, Header, Mapping, Round};
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::FunctionRound;
 
 /// Collects that wait to be drawn at most. A terminal that takes no output stops the rounds, not
 /// the memory.
 const WAITING_MAX: usize = 4;
 
 /// What has changed, for the view.
-pub(super) enum Update {
+pub enum Update {
     /// A process came.
     Appeared {
         /// Its number in the tree.
         number: u32,
         /// Its parent's number.
         parent: Option<u32>,
+        /// The program, and how its memory is tracked.
         header: Header,
         /// Whether it is sampled for the functions that write.
         has_functions: bool,
@@ -30,24 +32,32 @@ pub(super) enum Update {
     /// A round of a process.
     Round(Box<Collected>),
     /// A process ended; others may live on.
-    Ended { number: u32, end: End },
+    Ended {
+        /// Its number in the tree.
+        number: u32,
+        /// How.
+        end: End,
+    },
     /// The target ended: there are no more updates.
     Over(End),
 }
 
 /// A round, and what the view shows beside it.
-pub(super) struct Collected {
-    pub(super) number: u32,
-    pub(super) round: Round,
+pub struct Collected {
+    /// The process, by its number in the tree.
+    pub number: u32,
+    /// The round.
+    pub round: Round,
     /// Mappings that are there.
-    pub(super) present: Vec<Mapping>,
+    pub present: Vec<Mapping>,
     /// Mappings that vanished since the round before.
-    pub(super) gone: Vec<Mapping>,
-    pub(super) functions: Option<FunctionRound>,
+    pub gone: Vec<Mapping>,
+    /// The functions that wrote, where these are looked for.
+    pub functions: Option<FunctionRound>,
 }
 
 /// What the two threads share.
-pub(super) struct Exchange {
+pub struct Exchange {
     state: Mutex<State>,
     /// Said when the view has closed.
     closed: Condvar,
@@ -66,7 +76,7 @@ struct State {
 
 /// A thread collects while this is there.
 #[must_use]
-pub(super) struct Collecting<'a>(&'a Exchange);
+pub struct Collecting<'a>(&'a Exchange);
 
 impl Drop for Collecting<'_> {
     fn drop(&mut self) {
@@ -76,7 +86,12 @@ impl Drop for Collecting<'_> {
 }
 
 impl Exchange {
-    pub(super) fn new() -> io::Result<Self> {
+    /// With no update, for a view that is open.
+    ///
+    /// # Errors
+    ///
+    /// There is no descriptor left.
+    pub fn new() -> io::Result<Self> {
         Ok(Self {
             state: Mutex::default(),
             closed: Condvar::new(),
@@ -85,7 +100,7 @@ impl Exchange {
     }
 
     /// Hands updates to the view, all at once.
-    pub(super) fn post(&self, updates: Vec<Update>) {
+    pub fn post(&self, updates: Vec<Update>) {
         if !updates.is_empty() {
             self.state().waiting.push_back(updates);
             self.wake();
@@ -93,29 +108,29 @@ impl Exchange {
     }
 
     /// Whether the view does not keep up.
-    pub(super) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.state().waiting.len() >= WAITING_MAX
     }
 
     /// Says that the collecting thread does not go on, so that the view closes, when the value is
     /// dropped: also after an error or a panic.
-    pub(super) fn collecting(&self) -> Collecting<'_> {
+    pub fn collecting(&self) -> Collecting<'_> {
         Collecting(self)
     }
 
     /// Says that the view has closed.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         self.state().is_closed = true;
         self.closed.notify_all();
     }
 
     /// Whether the view has closed.
-    pub(super) fn is_closed(&self) -> bool {
+    pub fn is_closed(&self) -> bool {
         self.state().is_closed
     }
 
     /// Waits until the view closes, but at most for `timeout`; returns whether it has.
-    pub(super) fn wait_closed(&self, timeout: Duration) -> bool {
+    pub fn wait_closed(&self, timeout: Duration) -> bool {
         let state = self.state();
         let waited = self
             .closed
@@ -124,7 +139,7 @@ impl Exchange {
     }
 
     /// Takes the updates that wait; `None` where there will be no more.
-    pub(super) fn take(&self) -> Option<Vec<Update>> {
+    pub fn take(&self) -> Option<Vec<Update>> {
         // Before the updates: what comes in between wakes the view once more.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         let mut state = self.state();

@@ -2,20 +2,17 @@
 //! never for what it takes to collect these.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
-use anyhow::Result;
-use pagetrail_top::{Action, Input, ProcessTable, Screen, TopState};
+use crate::{Action, Exchange, Input, ProcessTable, Screen, TopState, Update};
 
-use super::exchange::{Exchange, Update};
-use crate::session::signals::Signals;
-
-/// Longest time until a signal is handled.
+/// Longest time until a request to stop is looked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The live view of one process or several.
 #[derive(Default)]
-pub(super) struct Live {
+pub struct Live {
     /// The processes in view, by their number in the tree.
     processes: BTreeMap<u32, Process>,
     /// The number of the process that is shown.
@@ -40,14 +37,18 @@ impl Drop for Closing<'_> {
 }
 
 impl Live {
-    /// Shows what comes until the user quits, a signal asks for that, or there is no more to come
+    /// Shows what comes until the user quits, `stop_requested` says so, or there is no more to come
     /// by an error of the other thread. The terminal is then as it was.
-    pub(super) fn run(
+    ///
+    /// # Errors
+    ///
+    /// The terminal cannot be read or drawn on.
+    pub fn run(
         mut self,
         exchange: &Exchange,
         mut screen: Screen,
-        signals: &mut Signals,
-    ) -> Result<()> {
+        mut stop_requested: impl FnMut() -> bool,
+    ) -> io::Result<()> {
         let _closing = Closing(exchange);
         loop {
             let Some(updates) = exchange.take() else {
@@ -65,7 +66,7 @@ impl Live {
                 Some(Input::Resized) => {}
                 Some(Input::Woken) | None => changed = false,
             }
-            if signals.stop_requested() {
+            if stop_requested() {
                 return Ok(());
             }
             if changed {
@@ -141,7 +142,7 @@ impl Live {
         }
     }
 
-    fn draw(&mut self, screen: &mut Screen) -> Result<()> {
+    fn draw(&mut self, screen: &mut Screen) -> io::Result<()> {
         if let Some(process) = self.processes.get_mut(&self.shown) {
             process.state.refresh();
         }
