@@ -38,10 +38,10 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("system packages", packages::ensure_installed);
     steps.run("formatting", || formatting(repo));
     steps.run("tidy", || tidy::run(repo).map(Outcome::of));
-    steps.run("clippy", || clippy(repo));
     steps.run("victims", || build_victims(repo));
     steps.run("test programs", || build_tests(repo));
     let lanes = LANES.map(|(name, run)| (start(repo, name), run));
+    steps.run("clippy", || clippy(repo));
     steps.run("third-party notices", || {
         notices::write(repo, &repo.target.join("share")).map(|_| Outcome::Passed)
     });
