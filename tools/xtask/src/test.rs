@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::leftovers::Before;
 use crate::{book, capi, notices, ship, tidy};
-use pagetrail_steps::lane::{Lane, Report};
+use pagetrail_steps::lane::{self, Lane, Report};
 use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{Outcome, Steps};
@@ -24,7 +24,8 @@ use pagetrail_suites::{
 ///
 /// Guests use one processor for much of their time, and one of them runs at a time: they are a lane
 /// beside the other steps, and so are emulators of other processors, which have only one. The lanes
-/// begin when all that guests run is built, so that no file of theirs changes below them.
+/// begin when all that guests run is built, so that no file of theirs changes below them. That of
+/// the guests takes longest: everything else gives way to it.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
     let began = Instant::now();
     let rows = rows(repo);
@@ -40,7 +41,9 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("tidy", || tidy::run(repo).map(Outcome::of));
     steps.run("victims", || build_victims(repo));
     steps.run("test programs", || build_tests(repo));
-    let lanes = LANES.map(|(name, run)| (start(repo, name), run));
+    let guests = start(repo, GUESTS);
+    lane::give_way();
+    let lanes = [guests, start(repo, OTHER_PROCESSORS)];
     steps.run("clippy", || clippy(repo));
     steps.run("third-party notices", || {
         notices::write(repo, &repo.target.join("share")).map(|_| Outcome::Passed)
@@ -65,7 +68,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     });
     steps.run("CRIU", || checkpointer::test(repo));
     steps.run("C library", || capi::check(repo));
-    for (lane, run) in lanes {
+    for (lane, (_, run)) in lanes.into_iter().zip(LANES) {
         match lane {
             Some(lane) => lane.join(&mut steps, &mut tally),
             None => run(repo, &mut steps, &mut tally),
@@ -91,10 +94,9 @@ pub(crate) const LANE: &str = "lane";
 /// Runs the steps of a lane.
 type RunLane = fn(&Repo, &mut Steps, &mut Tally);
 /// The lanes: their names, and their steps.
-const LANES: [(&str, RunLane); 2] = [
-    ("guests", in_guests),
-    ("other processors", on_other_processors),
-];
+const LANES: [(&str, RunLane); 2] = [(GUESTS, in_guests), (OTHER_PROCESSORS, on_other_processors)];
+const GUESTS: &str = "guests";
+const OTHER_PROCESSORS: &str = "other processors";
 
 /// Starts a lane; `None` where its steps must come after the others.
 fn start(repo: &Repo, name: &'static str) -> Option<Lane> {
