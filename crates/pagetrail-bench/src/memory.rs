@@ -17,7 +17,7 @@ pub fn check(sizes: &[Size], techniques: &[Technique]) -> Result<()> {
         let need = need(*size, techniques);
         if need > available {
             bail!(
-                "--size {size} takes {} of memory{}, and {} are available",
+                "memory of {size} takes {}{}, and {} are available",
                 words::bytes(need as f64),
                 match techniques.contains(&Technique::Compare) {
                     true => " with the copy that compare keeps",
