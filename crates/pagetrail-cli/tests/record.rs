@@ -177,7 +177,8 @@ fn signals_are_the_programs_business() {
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     assert_eq!(trail(directory.path()).end, Some(End::Exited(7)));
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(message.contains(" processes, in "), "{message}");
+    // Its children: recorded, or, on a busy machine, counted because none lived at a round.
+    assert!(message.contains(" processes"), "{message}");
 }
 
 /// Without descriptors nothing can be recorded, and the reason is said: the process is there.
@@ -238,7 +239,8 @@ fn limits_end_a_recording() {
 #[test]
 fn a_program_runs_on_behind_a_limit() {
     let directory = directory();
-    let script = "sleep 0.2; : > done; exit 4";
+    // Far longer than a round, on a busy machine, too.
+    let script = "sleep 2; : > done; exit 4";
     let arguments = [
         "record",
         "--interval",
