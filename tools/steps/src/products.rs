@@ -29,6 +29,8 @@ pub enum Product {
     AllocatorLibrary,
     /// The C library, to be linked statically.
     CLibrary,
+    /// An example, which keeps its memory in checkpoints: a test kills it.
+    KeyValueStore,
 }
 
 impl Profile {
@@ -49,6 +51,7 @@ impl Product {
             Self::SoftDirtyLibrary => "libpagetrail_softdirty.so",
             Self::AllocatorLibrary => "libpagetrail_alloc.so",
             Self::CLibrary => "libpagetrail_capi.a",
+            Self::KeyValueStore => "examples/kv",
         }
     }
 
@@ -58,6 +61,7 @@ impl Product {
             Self::SoftDirtyLibrary => "pagetrail-preload",
             Self::AllocatorLibrary => "pagetrail-alloc-preload",
             Self::CLibrary => "pagetrail-capi",
+            Self::KeyValueStore => "pagetrail-checkpoint",
         }
     }
 
@@ -71,7 +75,13 @@ impl Product {
             (Profile::Dev, Self::Command) => {
                 cargo.args(["--workspace", "--bin", self.file(), "--test", SMALL_TEST])
             }
+            (Profile::Dev, Self::KeyValueStore) => {
+                cargo.args(["--workspace", "--example", "kv", "--test", SMALL_TEST])
+            }
             (Profile::Dev, _) => cargo.args(["--workspace", "--lib", "--test", SMALL_TEST]),
+            (Profile::Release, Self::KeyValueStore) => {
+                cargo.args(["--release", "--package", self.package(), "--example", "kv"])
+            }
             (Profile::Release, _) => cargo.args(["--release", "--package", self.package()]),
         };
         let file = self.file();
