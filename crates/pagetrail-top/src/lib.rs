@@ -2,8 +2,9 @@
 //! and functions they dirtied, and the processes beside it.
 //!
 //! [`TopState`] holds the last rounds of one process, [`draw`] draws it (a pure function, on any
-//! frame of ratatui), [`action`] maps keys to actions, and [`Screen`] controls the terminal. [`Live`]
-//! puts these together, for all processes in view.
+//! frame of ratatui), [`action`] maps keys to actions, and [`Screen`] controls the terminal.
+//! [`Live`] puts these together, for all processes in view.
+//!
 //! Nothing is collected here: rounds come in the types of `pagetrail-trail`, whatever found them,
 //! and from another thread, by an [`Exchange`], so that no key waits for a collect. What takes long
 //! with a round is for that thread, too: [`FunctionNames`].
