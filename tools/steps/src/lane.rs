@@ -19,8 +19,8 @@ use crate::tally::Tally;
 /// Added to the nice value of what gives way: a third of the weight, sched(7).
 const GIVING_WAY: i32 = 5;
 
-/// Has all that this thread starts from now on give way to the lanes that are there: these get their
-/// processor first where all of it wants more than there is.
+/// Has all that this thread starts from now on give way to the lanes that are there: these get
+/// their processor first where all of it wants more than there is.
 pub fn give_way() {
     // It fails for nobody; where it does, all take turns.
     let _ = rustix::process::nice(GIVING_WAY);
