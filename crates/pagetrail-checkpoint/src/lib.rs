@@ -33,6 +33,7 @@ mod tree;
 
 pub use error::{Error, Result};
 pub use format::codec::Compression;
+pub use format::listener::{Listener, ListenerAddress};
 pub use format::manifest::{Cost, Descriptor, Manifest, Mapping, Parent, Process, Thread};
 pub use format::mapped_file::MappedFile;
 pub use format::objects::{Objects, PairedSocket, PipeContents, SharedMemory};

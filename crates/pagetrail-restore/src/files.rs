@@ -1,6 +1,7 @@
 //! The descriptors: opened anew by the process itself, at their numbers.
 
 use crate::error::{Error, Result};
+use crate::listeners;
 use crate::objects::{self, Owner, Shared};
 use crate::options::{Missing, RestoreOptions, Stdio};
 use crate::remote::{Argument, Remote};
@@ -87,6 +88,13 @@ pub(crate) fn decide(
             }
             Ok(_) => Ok(Opening::Anew),
         },
+        FileKind::Listener(listener) => match listeners::obstacle(listener) {
+            Some(reason) => match options.on_missing {
+                Missing::Null => Ok(Opening::Null),
+                Missing::Fail => Err(listeners::missing(number, listener, &reason)),
+            },
+            None => Ok(Opening::Anew),
+        },
         FileKind::Counter { .. }
         | FileKind::Timer { .. }
         | FileKind::Signals { .. }
@@ -105,6 +113,9 @@ pub(crate) fn open_all(
     options: &RestoreOptions,
 ) -> Result<()> {
     let files = &state.files;
+    // Before any is opened: at its own socket another would listen, from then on.
+    let openings = files.iter().map(|file| decide(file, files, options));
+    let openings: Vec<Opening> = openings.collect::<Result<_>>()?;
     for number in 0..=2 {
         if !files.iter().any(|file| file.number == number) {
             // One that is closed here already is no error.
@@ -117,13 +128,13 @@ pub(crate) fn open_all(
             drop(close);
         }
     }
-    for file in files {
+    for (file, opening) in files.iter().zip(&openings) {
         match file.same_as {
             // With the pipe, or the pair of sockets, itself.
             _ if file.is_inner_pipe(files) => {}
             _ if matches!(file.kind, FileKind::Socket { .. }) => {}
             Some(other) => place(remote, other.into(), file, false)?,
-            None => open(remote, file, &decide(file, files, options)?, shared)?,
+            None => open(remote, file, opening, shared)?,
         }
     }
     open_pipes(remote, state, owner)?;
@@ -131,12 +142,11 @@ pub(crate) fn open_all(
     for file in files.iter().filter(|file| file.same_as.is_none()) {
         if let FileKind::Epoll { targets } = &file.kind {
             // What became /dev/null is never ready.
-            let is_there = |&&(target, ..): &&(u32, u32, u64)| {
-                files
-                    .iter()
-                    .filter(|file| file.number == target)
-                    .all(|file| !matches!(decide(file, files, options), Ok(Opening::Null)))
+            let became_null = |target: u32| {
+                let mut all = files.iter().zip(&openings);
+                all.any(|(file, opening)| file.number == target && *opening == Opening::Null)
             };
+            let is_there = |&&(target, ..): &&(u32, u32, u64)| !became_null(target);
             let targets: Vec<_> = targets.iter().filter(is_there).copied().collect();
             wait_for(remote, file.number, &targets)?;
         }
@@ -216,6 +226,7 @@ fn open(remote: &Remote, file: &OpenFile, opening: &Opening, shared: &Shared) ->
             }
             number
         }
+        (_, FileKind::Listener(listener)) => listeners::open(remote, file, listener)?,
         // Made with its peer.
         (_, FileKind::Socket { .. }) => return Ok(()),
         (_, FileKind::Counter { value, semaphore }) => {

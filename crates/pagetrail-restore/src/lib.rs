@@ -31,6 +31,8 @@ mod holes;
 #[cfg(target_arch = "x86_64")]
 mod lacking;
 #[cfg(target_arch = "x86_64")]
+mod listeners;
+#[cfg(target_arch = "x86_64")]
 mod objects;
 mod options;
 #[cfg(target_arch = "x86_64")]

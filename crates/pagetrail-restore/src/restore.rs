@@ -12,7 +12,7 @@ use crate::sys::guard::Guard;
 use crate::sys::missing::{self, Missing};
 use crate::sys::ptrace::{Stop, Tracee};
 use crate::sys::spawn;
-use crate::{check, files, process, space, threads};
+use crate::{check, files, listeners, process, space, threads};
 use pagetrail::{PageRange, PageSet};
 use pagetrail_checkpoint::{Image, Process, ProcessState, credentials_of};
 use rustix::fd::OwnedFd;
@@ -157,6 +157,12 @@ fn start(
     let manifest = image.manifest().clone();
     let (process, state) = process::of(&manifest)?;
     check::check(&manifest, process, state, options)?;
+    if let Some((number, listener)) = listeners::first(&state.files).filter(|_| count > 1) {
+        return Err(Error::refused(format!(
+            "descriptor {number} listens at {}, which only one copy can",
+            listener.address
+        )));
+    }
     let executable = CString::new(process.executable.as_str())
         .map_err(|_| Error::refused("the path of the executable is none"))?;
     let wanted = match options.pid {

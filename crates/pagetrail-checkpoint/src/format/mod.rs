@@ -4,6 +4,7 @@
 
 pub(crate) mod codec;
 pub(crate) mod index;
+pub(crate) mod listener;
 pub(crate) mod manifest;
 pub(crate) mod mapped_file;
 pub(crate) mod objects;

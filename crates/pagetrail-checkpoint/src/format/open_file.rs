@@ -1,5 +1,6 @@
 //! [`OpenFile`]: an open descriptor, and what it leads to.
 
+use super::listener::Listener;
 use super::state::truth;
 use super::wire::{Decoded, Decoder, Encoder, Malformed};
 
@@ -104,6 +105,8 @@ pub enum FileKind {
         /// The socket's inode.
         inode: u64,
     },
+    /// A socket at which the process waits for connections.
+    Listener(Listener),
 }
 
 const REGULAR: u8 = 1;
@@ -116,6 +119,7 @@ const SIGNALS: u8 = 7;
 const EPOLL: u8 = 8;
 const MEMORY: u8 = 9;
 const SOCKET: u8 = 10;
+const LISTENER: u8 = 11;
 
 pub(super) fn file(out: &mut Encoder, file: &OpenFile) {
     out.u32(file.number);
@@ -171,6 +175,10 @@ pub(super) fn file(out: &mut Encoder, file: &OpenFile) {
             out.u8(SOCKET);
             out.number(*inode);
         }
+        FileKind::Listener(listener) => {
+            out.u8(LISTENER);
+            listener.encode(out);
+        }
         FileKind::Epoll { targets } => {
             out.u8(EPOLL);
             out.list(targets, |out, &(number, events, data)| {
@@ -223,6 +231,7 @@ pub(super) fn decode_file(input: &mut Decoder<'_>) -> Decoded<OpenFile> {
             SOCKET => FileKind::Socket {
                 inode: input.number()?,
             },
+            LISTENER => FileKind::Listener(Listener::decode(input)?),
             _ => return Err(Malformed("an open file of an unknown kind")),
         },
     })

@@ -259,6 +259,7 @@ fn decode_kernel(input: &mut Decoder<'_>) -> Decoded<KernelState> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::listener::{Listener, ListenerAddress};
     use super::super::open_file::FileKind;
     use super::*;
 
@@ -362,6 +363,16 @@ mod tests {
                 ),
                 open(8, FileKind::Memory { index: 2 }),
                 open(9, FileKind::Socket { inode: 1 << 33 }),
+                open(
+                    10,
+                    FileKind::Listener(Listener {
+                        address: ListenerAddress::Abstract(b"name".to_vec()),
+                        kind: 1,
+                        backlog: 5,
+                        reuse_address: false,
+                        reuse_port: true,
+                    }),
+                ),
             ],
             objects: Objects::default(),
         }

@@ -25,6 +25,29 @@ pub(crate) fn peek_offset(socket: impl AsFd) -> io::Result<i32> {
     }
 }
 
+/// How many connections may wait at a socket of TCP that listens (`TCP_INFO` of `tcp(7)`).
+pub(crate) fn backlog(socket: impl AsFd) -> io::Result<u32> {
+    // SAFETY: all members are integers, for which zeros are valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: both pointers are to locals that live through the call, and `length` says how much
+    // the kernel may write to the first.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    match outcome {
+        // Of one that listens this is said there (`tcp_get_info` in `net/ipv4/tcp.c`).
+        0 => Ok(info.tcpi_sacked),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Has a socket peek from an offset.
 #[cfg(test)]
 pub(crate) fn set_peek_offset(socket: impl AsFd, offset: i32) -> io::Result<()> {

@@ -1,7 +1,7 @@
 //! The open descriptors of a process, as far as they can be opened anew.
 
 use super::memory::{Motion, Readable, is_memfd};
-use super::{Refused, sockets};
+use super::{Refused, listeners, sockets};
 use crate::format::objects::{Objects, PipeContents};
 use crate::format::open_file::{FileKind, OpenFile};
 use crate::sys::kcmp::same_file;
@@ -190,13 +190,17 @@ fn one(
             let Some(inode) = number_of(inode) else {
                 return refused("a socket");
             };
-            if objects.sockets.iter().all(|socket| socket.inode != inode) {
-                match sockets::of(pid, number, inode, obstacle)? {
-                    Some(socket) => objects.sockets.push(socket),
-                    None => return refused("a socket"),
+            if let Some(listener) = listeners::of(pid, number, obstacle)? {
+                FileKind::Listener(listener)
+            } else {
+                if objects.sockets.iter().all(|socket| socket.inode != inode) {
+                    match sockets::of(pid, number, inode, obstacle)? {
+                        Some(socket) => objects.sockets.push(socket),
+                        None => return refused("a socket"),
+                    }
                 }
+                FileKind::Socket { inode }
             }
-            FileKind::Socket { inode }
         }
         Some(("pipe", inode)) => FileKind::Pipe {
             inode: number_of(inode)

@@ -2,6 +2,7 @@
 //! be started anew is refused, by its name.
 
 pub(crate) mod files;
+mod listeners;
 pub(crate) mod memory;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod padding;

@@ -18,9 +18,11 @@ use std::io::IoSliceMut;
 /// `SOCK_DIAG_BY_FAMILY` and `NLM_F_REQUEST` of `sock_diag(7)`.
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
-/// `UDIAG_SHOW_NAME`, `UDIAG_SHOW_PEER` and `UDIAG_SHOW_RQLEN`, and the attributes that answer.
-const SHOW: u32 = 1 | 4 | 0x10;
+/// `UDIAG_SHOW_NAME`, `UDIAG_SHOW_VFS`, `UDIAG_SHOW_PEER` and `UDIAG_SHOW_RQLEN`, and the
+/// attributes that answer.
+const SHOW: u32 = 1 | 2 | 4 | 0x10;
 const NAME: u16 = 0;
+const FILE: u16 = 1;
 const PEER: u16 = 2;
 const QUEUE: u16 = 4;
 const SHUTDOWN: u16 = 6;
@@ -42,6 +44,10 @@ struct Said {
     state: u8,
     peer: Option<u32>,
     queued: u32,
+    /// How much may be; of one that listens, how many connections may wait.
+    queue: u32,
+    /// The inode of the file that it is bound to.
+    file: Option<u32>,
     /// By its name others may find it.
     has_name: bool,
     /// Which ways, as bits; both where its peer is closed.
@@ -100,8 +106,14 @@ pub(super) fn of(
     Ok(Some(found))
 }
 
+/// How many connections may wait at a socket, and the lower bits of the inode of the file that it
+/// is bound to; `None` where the kernel does not say.
+pub(super) fn of_listener(inode: u64) -> Option<(u32, Option<u32>)> {
+    ask(inode).map(|said| (said.queue, said.file))
+}
+
 /// This process's own descriptor of a socket of another.
-fn taken(pid: u32, number: u32) -> std::io::Result<OwnedFd> {
+pub(super) fn taken(pid: u32, number: u32) -> std::io::Result<OwnedFd> {
     let none = || std::io::Error::from(Errno::SRCH);
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let process = pidfd_open(pid.ok_or_else(none)?, PidfdFlags::empty())?;
@@ -199,7 +211,11 @@ fn parse(answer: &[u8], inode: u32) -> Option<Said> {
         match kind {
             NAME => found.has_name = true,
             PEER => found.peer = Some(word(value)?),
-            QUEUE => found.queued = word(value)?,
+            FILE => found.file = Some(word(value)?),
+            QUEUE => {
+                found.queued = word(value)?;
+                found.queue = word(value.get(4..)?)?;
+            }
             SHUTDOWN => found.shut_down = *value.first()?,
             _ => {}
         }
