@@ -3,13 +3,22 @@
 
 use pagetrail::{Memory, PageRange, Region};
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 
 /// The file of a mapping, by device and inode.
 type File = ((u32, u32), u64);
 
+/// What else a file has when it is the one that was seen before: an inode number is given anew when
+/// its file has gone, but not with the time of a change that is long ago.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    bytes: u64,
+    changed: (i64, i64),
+}
+
 /// Build IDs of files seen so far.
 #[derive(Debug, Default)]
-pub(crate) struct BuildIds(HashMap<File, Vec<u8>>);
+pub(crate) struct BuildIds(HashMap<File, (Option<Stamp>, Vec<u8>)>);
 
 /// Program headers and the note come early in a file; nothing beyond is looked at.
 const BYTES_MAX: u64 = 1 << 14;
@@ -18,12 +27,31 @@ fn file(region: &Region) -> File {
     (region.device, region.inode)
 }
 
+/// What the file of a mapping is, if its name still leads to it, as the process sees names.
+fn stamp(pid: u32, region: &Region) -> Option<Stamp> {
+    let path = format!("/proc/{pid}/root{}", region.name);
+    let found = std::fs::metadata(path).ok()?;
+    let device = (
+        rustix::fs::major(found.dev()),
+        rustix::fs::minor(found.dev()),
+    );
+    ((device, found.ino()) == file(region)).then(|| Stamp {
+        bytes: found.len(),
+        changed: (found.ctime(), found.ctime_nsec()),
+    })
+}
+
 impl BuildIds {
-    /// Looks at the files that are new.
-    pub(crate) fn update(&mut self, regions: &[Region], memory: &Memory) {
+    /// Looks at the files of a process that are new, or may be.
+    pub(crate) fn update(&mut self, pid: u32, regions: &[Region], memory: &Memory) {
         for region in regions {
             let start_of_file = region.inode != 0 && region.offset == 0 && region.permissions.read;
-            if !start_of_file || !region.is_trackable() || self.0.contains_key(&file(region)) {
+            if !start_of_file || !region.is_trackable() {
+                continue;
+            }
+            let stamp = stamp(pid, region);
+            let known = self.0.get(&file(region));
+            if known.is_some_and(|(before, _)| before.is_some() && *before == stamp) {
                 continue;
             }
             let range = region.range;
@@ -32,7 +60,8 @@ impl BuildIds {
             let found = PageRange::new(range.start(), end)
                 .and_then(|range| memory.read(&[range], &mut bytes).ok())
                 .and_then(|_| build_id(&bytes));
-            self.0.insert(file(region), found.unwrap_or_default());
+            self.0
+                .insert(file(region), (stamp, found.unwrap_or_default()));
         }
     }
 
@@ -40,7 +69,10 @@ impl BuildIds {
     pub(crate) fn of(&self, region: &Region) -> Vec<u8> {
         match region.inode {
             0 => Vec::new(),
-            _ => self.0.get(&file(region)).cloned().unwrap_or_default(),
+            _ => self
+                .0
+                .get(&file(region))
+                .map_or_else(Vec::new, |(_, id)| id.clone()),
         }
     }
 }
@@ -90,6 +122,51 @@ pub fn build_id(file: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_has_changed_since_is_another() {
+        let (directory, mut child) = (tempfile::tempdir().unwrap(), sleeper());
+        let path = directory.path().join("file");
+        std::fs::write(&path, b"one").unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        let page = PageRange::new(4096, 8192).unwrap();
+        let permissions = pagetrail::Permissions {
+            read: true,
+            write: false,
+            execute: false,
+            shared: false,
+        };
+        let mut region = Region::new(page, permissions);
+        region.inode = metadata.ino();
+        region.device = (
+            rustix::fs::major(metadata.dev()),
+            rustix::fs::minor(metadata.dev()),
+        );
+        region.name = path.to_str().unwrap().to_owned();
+        let (pid, memory) = (child.id(), Memory::of(child.id()).unwrap());
+        let mut ids = BuildIds::default();
+        let seen = stamp(pid, &region);
+        assert!(seen.is_some());
+        // What is known is believed while the file is what it was.
+        ids.0.insert(file(&region), (seen, b"id".to_vec()));
+        ids.update(pid, &[region.clone()], &memory);
+        assert_eq!(ids.of(&region), b"id");
+        std::fs::write(&path, b"other").unwrap();
+        ids.update(pid, &[region.clone()], &memory);
+        assert_eq!(ids.of(&region), b"");
+        // Nor is it where nothing is known of the file.
+        region.name.push_str(" (deleted)");
+        ids.0.insert(file(&region), (None, b"id".to_vec()));
+        ids.update(pid, &[region.clone()], &memory);
+        assert_eq!(ids.of(&region), b"");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    fn sleeper() -> std::process::Child {
+        let mut command = std::process::Command::new("sleep");
+        command.arg("1000").spawn().unwrap()
+    }
 
     #[test]
     fn the_build_id_of_a_program_is_found_and_nothing_in_noise() {

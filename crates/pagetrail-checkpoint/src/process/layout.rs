@@ -198,7 +198,7 @@ impl Layout {
 
     /// The mappings for a manifest.
     pub(crate) fn mappings(&mut self, memory: &Memory, trust_shared: bool) -> Vec<Mapping> {
-        self.build_ids.update(&self.regions, memory);
+        self.build_ids.update(self.pid, &self.regions, memory);
         let unknown = match trust_shared {
             true => self.shared(),
             false => PageSet::new(),
