@@ -25,8 +25,6 @@ mod error;
 #[cfg(target_arch = "x86_64")]
 mod files;
 #[cfg(target_arch = "x86_64")]
-mod gaps;
-#[cfg(target_arch = "x86_64")]
 mod holes;
 #[cfg(target_arch = "x86_64")]
 mod lacking;

@@ -8,7 +8,7 @@
 use crate::error::{Error, Result};
 use crate::lacking::{Lacking, Piece};
 use crate::sys::missing::{Filled, Missing};
-use crate::wiped;
+use crate::wiped::Threads;
 use pagetrail::{PageRange, PageSet, page_size};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -33,8 +33,7 @@ pub(crate) struct Space {
     pub(crate) missing: Missing,
     /// The process, where it is the one that was restored.
     pub(crate) process: Option<OwnedFd>,
-    /// One of its threads, where one is known.
-    pub(crate) thread: Option<u32>,
+    pub(crate) threads: Threads,
     pub(crate) lacking: Lacking,
     /// The address from which pages are filled that no thread waits for.
     pub(crate) next: u64,
@@ -52,7 +51,7 @@ impl Space {
         Self {
             missing,
             process: None,
-            thread: None,
+            threads: Threads::default(),
             lacking,
             next: 0,
             waiting: VecDeque::new(),
@@ -66,9 +65,9 @@ impl Space {
     /// children see as zeros.
     pub(crate) fn child(&self, missing: Missing) -> Self {
         let mut lacking = self.lacking.clone();
-        let wiped = match (self.thread, lacking.is_empty()) {
-            (Some(thread), false) => wiped::of(thread),
-            _ => PageSet::new(),
+        let wiped = match lacking.is_empty() {
+            true => PageSet::new(),
+            false => self.threads.wiped(),
         };
         for range in wiped.ranges() {
             lacking.remove(*range);

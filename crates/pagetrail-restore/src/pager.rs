@@ -12,13 +12,13 @@
 use crate::ahead::{Ahead, Next, Unpacked};
 use crate::ending;
 use crate::error::{Error, Result};
-use crate::gaps::Gaps;
 use crate::lacking::{Lacking, Piece};
 use crate::paged::{Brought, Space};
 use crate::shortage::Shortage;
 use crate::spread::{Bring, Spread, block_around};
 use crate::sys::guard::Guard;
 use crate::sys::missing::{Filled, Message, Missing};
+use crate::wiped::Threads;
 use pagetrail::{PageRange, page_size};
 use pagetrail_checkpoint::Image;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -28,6 +28,9 @@ use std::time::{Duration, Instant};
 
 /// How long a block is waited for that is being unpacked, in nanoseconds: there is a notice of it.
 const NEXT_BLOCK_NS: i64 = 10_000_000;
+/// How long the next fault is waited for before a block is begun with that nobody waits for, in
+/// nanoseconds: about as long as a program takes to run into it.
+const NEXT_FAULT_NS: i64 = 30_000;
 
 /// What a process was given after it had been started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,9 +63,6 @@ pub struct Pager {
     shortage: Shortage,
     ahead: Ahead,
     spread: Spread,
-    gaps: Gaps,
-    /// When a page was given for which a thread waited, until the next fault.
-    served_at: Option<Instant>,
     /// The bytes that were lacking when the process was started.
     lacking_at_first: u64,
     /// In which order pages of the image were needed.
@@ -90,7 +90,7 @@ impl Pager {
         let lacking_at_first = lacking.bytes();
         let mut restored = Space::new(missing, lacking);
         restored.process = Some(process);
-        restored.thread = Some(pid);
+        restored.threads = Threads::of(pid);
         Self {
             image,
             spaces: vec![restored],
@@ -101,8 +101,6 @@ impl Pager {
             shortage: Shortage::default(),
             ahead: Ahead::default(),
             spread: Spread::default(),
-            gaps: Gaps::default(),
-            served_at: None,
             lacking_at_first,
             touches: Vec::new(),
             keeps_touches,
@@ -154,9 +152,8 @@ impl Pager {
         self.listen(0)?;
         self.settle_doubts()?;
         while self.serve()? {
-            self.served_at = Some(Instant::now());
             self.leave_those_that_lack_nothing();
-            self.listen(self.gaps.wait_ns())?;
+            self.listen(NEXT_FAULT_NS)?;
             self.settle_doubts()?;
         }
         self.leave_those_that_lack_nothing();
@@ -275,13 +272,7 @@ impl Pager {
             match message {
                 Message::Fault { address, thread } => {
                     self.given.faults += 1;
-                    if let Some(served_at) = self.served_at.take() {
-                        self.gaps.note(served_at.elapsed());
-                    }
-                    // The one that was restored is known by its first.
-                    if space.process.is_none() {
-                        space.thread = Some(thread);
-                    }
+                    space.threads.waits(thread);
                     space.waiting.push_back(address);
                 }
                 Message::Fork(missing) => {
