@@ -3,7 +3,9 @@
 //! own bits in a guest (figures 7 to 9 of the OoH paper).
 
 mod again;
+mod answers;
 mod engines;
+mod programs;
 mod restore;
 mod stats;
 
@@ -135,10 +137,50 @@ fn back_again(repo: &Repo, kit: &Kit, profile: Profile) -> Result<()> {
     let tools = restore::Tools::new(repo, kit, profile, &dir)?;
     restore::test(&tools, 16, &dir)?;
     again::test(&tools, 16, &dir)?;
+    programs::test(&tools, &Scratch::new()?.0)?;
     println!(
         "dumped into a store and restored, in full and lazily, in chains and copies; killed in between"
     );
     Ok(())
+}
+
+/// A directory that other users reach, with a short name: sockets are in it. It goes with this.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let name = format!("pagetrail-programs-{}", std::process::id());
+        let dir = env::temp_dir().join(name);
+        fs::create_dir_all(&dir)?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Measures how long real programs take to their first answer, restored and started anew, and
+/// replaces the recorded results.
+pub fn bench_answers(repo: &Repo, rounds: Option<&str>) -> Result<()> {
+    let rounds = self::rounds(rounds)?;
+    let kit = Kit::build(repo, Profile::Release)?;
+    let dir = repo.target.join("restored");
+    fs::create_dir_all(&dir)?;
+    let tools = restore::Tools::new(repo, &kit, Profile::Release, &dir)?;
+    let runs = answers::measure(&tools, rounds, &Scratch::new()?.0)?;
+    let results = json!({"schema": 1, "rounds": rounds, "runs": runs});
+    let text = format!("{results:#}\n");
+    let command = "cargo xtask bench restore programs";
+    recordings::keep(
+        repo,
+        "restore_programs.json",
+        text.as_bytes(),
+        Place::Here,
+        command,
+    )
 }
 
 /// Measures CRIU with image files and with a store on this machine, and replaces the recorded
@@ -156,6 +198,15 @@ pub fn bench_restore(repo: &Repo, rounds: Option<&str>) -> Result<()> {
     println!("{results:#}");
     fs::write(&path, format!("{results:#}\n"))
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The part of the test that has real programs come back.
+pub fn test_programs(repo: &Repo) -> Result<Outcome> {
+    let kit = kit(repo)?;
+    let dir = repo.target.join("restored");
+    let tools = restore::Tools::new(repo, &kit, Profile::Dev, &dir)?;
+    programs::test(&tools, &Scratch::new()?.0)?;
+    Ok(Outcome::Passed)
 }
 
 /// The part of the test that needs CRIU on this machine.

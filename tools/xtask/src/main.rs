@@ -74,7 +74,9 @@ usage: cargo xtask TASK
                    as TIME says (90s, 30m, 8h); ends with the first that fails
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
-  restore          the part of it that restores processes from a store, on this machine
+  restore [programs]
+                   the part of it that restores processes from a store, on this machine; or of that
+                   the real programs alone: Redis, PostgreSQL, nginx, Node, a JVM, CPython, ..
   posix [short]    the Open POSIX Test Suite natively and while its programs are tracked, in the long
                    form that 'soak' has (half an hour), or in the short one that 'test' has
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
@@ -94,8 +96,10 @@ usage: cargo xtask TASK
                    what trees of processes cost to track: short lives, 200 processes of 50 MiB, the
                    live view of them, call stacks (ten minutes); with another build of the command,
                    whose results are not kept
-  bench restore [ROUNDS]
-                   CRIU with image files and with a store: dumps, bytes, restores, on this machine
+  bench restore [programs] [ROUNDS]
+                   CRIU with image files and with a store: dumps, bytes, restores, on this machine;
+                   programs: how long Redis, CPython and a JVM take to their first answer, restored
+                   with CRIU and without, and started anew
   vm-programs [TEST ..]
                    Python's own tests as a guest of KVM, beside the same natively, in a guest with
                    nested virtualization (an hour and more); TEST is one of its files, as test_dict
@@ -229,7 +233,13 @@ fn run(args: &[String]) -> Result<ExitCode> {
             steps.run("CRIU in a guest", || checkpointer::test_in_guest(&repo));
             steps.finish()
         }
-        "restore" => checkpointer::test_restore(&repo)? == steps::Outcome::Passed,
+        "restore" => match rest {
+            [] => checkpointer::test_restore(&repo)? == steps::Outcome::Passed,
+            [what] if what == "programs" => {
+                checkpointer::test_programs(&repo)? == steps::Outcome::Passed
+            }
+            _ => bail!("restore takes programs\n{USAGE}"),
+        },
         "posix" => match rest {
             [] => posix::long(&repo)?,
             [short] if short == "short" => posix::test(&repo)? == steps::Outcome::Passed,
@@ -237,6 +247,10 @@ fn run(args: &[String]) -> Result<ExitCode> {
         },
         "collector" => collector::test(&repo)? == steps::Outcome::Passed,
         "bench" => match rest {
+            [what, part, rounds @ ..] if what == "restore" && part == "programs" => {
+                checkpointer::bench_answers(&repo, rounds.first().map(String::as_str))
+                    .map(|()| true)?
+            }
             [what, rounds @ ..] if what == "restore" => {
                 checkpointer::bench_restore(&repo, rounds.first().map(String::as_str))
                     .map(|()| true)?
@@ -291,8 +305,11 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         "bench" if rest.get(1).is_some_and(|arg| arg == "memory") => None,
         "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(3),
         "bench" if rest.first().is_some_and(|arg| arg == "checkpointer") => rest.get(5),
-        "bench" if rest.first().is_some_and(|arg| arg == "restore") => rest.get(2),
-        "generate" | "bench" | "posix" | "reproduce" | "shadow" => rest.get(1),
+        "bench" if rest.first().is_some_and(|arg| arg == "restore") => {
+            let is_of_programs = rest.get(1).is_some_and(|arg| arg == "programs");
+            rest.get(if is_of_programs { 3 } else { 2 })
+        }
+        "generate" | "bench" | "posix" | "reproduce" | "restore" | "shadow" => rest.get(1),
         _ => rest.first(),
     }
 }

@@ -248,7 +248,7 @@ fn copies(tools: &Tools<'_>, store: &str, report: &Path) -> Result<()> {
 }
 
 /// All processes below one.
-fn descendants(pid: u32) -> Vec<u32> {
+pub(super) fn descendants(pid: u32) -> Vec<u32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = text.unwrap_or_default();
     let children = children.split_whitespace().flat_map(str::parse::<u32>);

@@ -1,0 +1,9 @@
+// Adds up the numbers that it is told by a Unix socket, and says the sum.
+const numbers = [];
+require('net').createServer((client) => {
+  client.on('error', () => {});
+  client.on('data', (text) => {
+    numbers.push(Number(text));
+    client.end('sum ' + numbers.reduce((sum, number) => sum + number, 0) + '\n');
+  });
+}).listen(process.argv[2]);
