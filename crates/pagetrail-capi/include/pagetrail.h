@@ -205,10 +205,22 @@ typedef enum {
 } pagetrail_status;
 
 /**
+ * Memory that can be put back to what it was. Each call locks it: a call while another thread is
+ * inside one gets PAGETRAIL_STATUS_BUSY.
+ */
+typedef struct pagetrail_arena pagetrail_arena;
+
+/**
  * Regions of memory that survive the program. Each call locks it: a call while another thread is
  * inside one gets PAGETRAIL_STATUS_BUSY.
  */
 typedef struct pagetrail_checkpointer pagetrail_checkpointer;
+
+/**
+ * The pages of a process that was restored lazily. Each call locks it: a call while another thread
+ * is inside one gets PAGETRAIL_STATUS_BUSY.
+ */
+typedef struct pagetrail_pager pagetrail_pager;
 
 /**
  * A round of a watch: the pages written since the last committed round. It belongs to its watch.
@@ -623,6 +635,38 @@ typedef struct {
      */
     char lost[PAGETRAIL_TEXT_BYTES];
 } pagetrail_restored;
+
+/**
+ * What a process was given after it had been started.
+ */
+typedef struct {
+    /**
+     * How many pages, those of children that it has forked meanwhile included.
+     */
+    uint64_t pages;
+    /**
+     * How often a thread waited for one.
+     */
+    uint64_t faults;
+    /**
+     * How long it took, in nanoseconds.
+     */
+    uint64_t elapsed_ns;
+} pagetrail_given;
+
+/**
+ * What came of putting memory back.
+ */
+typedef struct {
+    /**
+     * How many pages were copied back.
+     */
+    uint64_t pages;
+    /**
+     * Whether it was all of them, without asking which were written.
+     */
+    bool whole;
+} pagetrail_reset;
 
 /**
  * The cheapest technique that works here for the target.
@@ -1366,6 +1410,116 @@ pagetrail_status pagetrail_restore(const char *store,
                                    uint32_t flags,
                                    pagetrail_restored *restored,
                                    size_t size);
+
+/**
+ * Starts a process anew as pagetrail_restore() does, which runs at once, however large it is: it
+ * gets its pages by pagetrail_pager_finish(), those first that it touches first.
+ *
+ * `pager`: gets what has its pages, to be given to pagetrail_pager_finish() soon; NULL on failure.
+ * Freed before that, or when the caller ends, it ends the process, which would see zeros instead.
+ *
+ * PAGETRAIL_STATUS_REFUSED: as for pagetrail_restore(), or the kernel does not let the caller give
+ * pages to another process (CAP_SYS_PTRACE). Others as for pagetrail_restore(). Any thread.
+ */
+pagetrail_status pagetrail_restore_lazily(const char *store,
+                                          uint64_t number,
+                                          uint32_t flags,
+                                          pagetrail_restored *restored,
+                                          size_t size,
+                                          pagetrail_pager **pager);
+
+/**
+ * Gives a process that was restored lazily its pages, until it has all, or has ended. Others of
+ * the caller's threads go on meanwhile.
+ *
+ * `given`: gets what it was given; may be NULL. `size`: sizeof(pagetrail_given) as the caller
+ * knows it.
+ *
+ * PAGETRAIL_STATUS_STORE: the store is damaged, or fails. SYSTEM: the kernel does not take a page.
+ * After both the process has ended, and children that lacked pages as well. REFUSED: it was called
+ * before. BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_pager_finish(pagetrail_pager *pager, pagetrail_given *given, size_t size);
+
+/**
+ * Frees a pager. A process that lacks pages ends.
+ *
+ * `pager`: must not be used afterwards. NULL does nothing.
+ *
+ * PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. FORKED: in a
+ * forked child, where it stays. One thread, once.
+ */
+pagetrail_status pagetrail_pager_free(pagetrail_pager *pager);
+
+/**
+ * Starts a process anew as pagetrail_restore() does, `count` times, from one image: the copies
+ * share all pages that none of them writes to. Each has a PID of its own, whatever `flags` say.
+ *
+ * `restored`: gets what came of each, `count` structs one after the other, each of `size` bytes.
+ *
+ * PAGETRAIL_STATUS_REFUSED: as for pagetrail_restore(), or the process listens at a socket, which
+ * only one copy can. Others as for pagetrail_restore(); after a failure none is left. Any thread.
+ */
+pagetrail_status pagetrail_restore_copies(const char *store,
+                                          uint64_t number,
+                                          uint32_t flags,
+                                          uint32_t count,
+                                          pagetrail_restored *restored,
+                                          size_t size);
+
+/**
+ * Makes memory of zeros that can be put back to what it was, at the price of what was written.
+ *
+ * `bytes`: its length, rounded up to whole pages. `arena`: gets it, to be freed by
+ * pagetrail_arena_free(); NULL on failure.
+ *
+ * It is shared memory: a child of fork(2) sees the parent's writes, and the other way round.
+ *
+ * PAGETRAIL_STATUS_INVALID_ARGUMENT: no bytes. STORE: memory cannot be had. Any thread.
+ */
+pagetrail_status pagetrail_arena_new(size_t bytes, pagetrail_arena **arena);
+
+/**
+ * Gets the memory, which is readable and writable until the arena is freed.
+ *
+ * `memory`, `bytes`: get its address, which is that of a page, and its length; it stays there.
+ *
+ * PAGETRAIL_STATUS_REFUSED: a call of pagetrail_arena_keep() has failed. BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_arena_memory(pagetrail_arena *arena, void **memory, size_t *bytes);
+
+/**
+ * Remembers what the memory holds now: pagetrail_arena_reset() puts it back to that. Again, it is
+ * the new contents that count.
+ *
+ * `technique`: how writes are noticed, PAGETRAIL_TECHNIQUE_*. No thread writes to the memory during
+ * the call.
+ *
+ * PAGETRAIL_STATUS_UNAVAILABLE: no technique works here, or not this one; the memory is unmapped
+ * then. INVALID_ARGUMENT: there is no such technique. REFUSED, BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_arena_keep(pagetrail_arena *arena, pagetrail_technique technique);
+
+/**
+ * Puts the memory back to what it was when pagetrail_arena_keep() was called. Only the pages that
+ * were written since are copied; where most are, all.
+ *
+ * `reset`: gets what came of it; may be NULL. `size`: sizeof(pagetrail_reset) as the caller knows
+ * it. No thread writes to the memory during the call.
+ *
+ * PAGETRAIL_STATUS_REFUSED: nothing is kept. SYSTEM. BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_arena_reset(pagetrail_arena *arena, pagetrail_reset *reset, size_t size);
+
+/**
+ * Frees an arena, and its memory.
+ *
+ * `arena`: must not be used afterwards, nor its memory. NULL does nothing.
+ *
+ * PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. One thread,
+ * once. A forked child may free its copy.
+ */
+pagetrail_status pagetrail_arena_free(pagetrail_arena *arena);
 
 #ifdef __cplusplus
 }  // extern "C"

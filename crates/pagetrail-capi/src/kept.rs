@@ -20,6 +20,22 @@ pub struct Checkpointer(pub(crate) Handle<Kept>);
 /// gets PAGETRAIL_STATUS_BUSY.
 pub struct Snapshot(pub(crate) Handle<Taken>);
 
+/// The pages of a process that was restored lazily. Each call locks it: a call while another thread
+/// is inside one gets PAGETRAIL_STATUS_BUSY.
+pub struct Pager(pub(crate) Handle<Option<pagetrail_restore::Pager>>);
+
+/// Memory that can be put back to what it was. Each call locks it: a call while another thread is
+/// inside one gets PAGETRAIL_STATUS_BUSY.
+pub struct Arena(pub(crate) Handle<Kind>);
+
+/// Memory, and what it is put back to, once there is that.
+pub(crate) enum Kind {
+    Plain(pagetrail_checkpoint::Arena),
+    Kept(pagetrail_checkpoint::Snapshot),
+    /// What was kept could not be, and the memory is gone.
+    Gone,
+}
+
 /// A checkpointer, and the checkpoint that is on its way.
 pub(crate) struct Kept {
     pub(crate) checkpointer: pagetrail_checkpoint::Checkpointer,
@@ -37,6 +53,8 @@ const _: () = {
     const fn is_shared<T: Sync>() {}
     is_shared::<Handle<Kept>>();
     is_shared::<Handle<Taken>>();
+    is_shared::<Handle<Option<pagetrail_restore::Pager>>>();
+    is_shared::<Handle<Kind>>();
 };
 
 impl<T> Handle<T> {

@@ -405,6 +405,28 @@ pub struct Restored {
     pub lost: [c_char; PAGETRAIL_TEXT_BYTES],
 }
 
+/// What a process was given after it had been started.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Given {
+    /// How many pages, those of children that it has forked meanwhile included.
+    pub pages: u64,
+    /// How often a thread waited for one.
+    pub faults: u64,
+    /// How long it took, in nanoseconds.
+    pub elapsed_ns: u64,
+}
+
+/// What came of putting memory back.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Reset {
+    /// How many pages were copied back.
+    pub pages: u64,
+    /// Whether it was all of them, without asking which were written.
+    pub whole: bool,
+}
+
 /// Whether a technique can be used: one of PAGETRAIL_CAPABILITY_*.
 pub type Capability = u32;
 /// A write was seen through it, and the next one too.

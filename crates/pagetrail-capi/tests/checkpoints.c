@@ -1,4 +1,5 @@
-/* checkpoints.c: regions that survive, snapshots of memory that is written to, and what is refused. */
+/* checkpoints.c: regions that survive, snapshots of memory that is written to, memory that goes back, and what is
+   refused. */
 #include "check.h"
 #include <pthread.h>
 #include <sys/mman.h>
@@ -225,11 +226,62 @@ static void snapshots_are_of_one_instant(size_t page)
 static void restores_are_refused(void)
 {
     pagetrail_restored restored;
+    pagetrail_pager *pager;
+    REFUSED(NULL_POINTER, pagetrail_restore_lazily(store, 0, 0, &restored, sizeof restored, NULL));
+    REFUSED(NULL_POINTER, pagetrail_restore_lazily(store, 0, 0, NULL, sizeof restored, &pager));
+    REFUSED(STORE, pagetrail_restore_lazily("/nowhere", 0, 0, &restored, sizeof restored, &pager));
+    CHECK(pager == NULL);
+    REFUSED(NULL_POINTER, pagetrail_pager_finish(NULL, NULL, 0));
+    OK(pagetrail_pager_free(NULL));
+    REFUSED(INVALID_ARGUMENT, pagetrail_restore_copies(store, 0, 0, 0, &restored, sizeof restored));
+    REFUSED(NULL_POINTER, pagetrail_restore_copies(store, 0, 0, 2, NULL, sizeof restored));
+    REFUSED(STORE, pagetrail_restore_copies("/nowhere", 0, 0, 1, &restored, sizeof restored));
     REFUSED(NULL_POINTER, pagetrail_restore(NULL, 0, 0, &restored, sizeof restored));
     REFUSED(NULL_POINTER, pagetrail_restore(store, 0, 0, NULL, sizeof restored));
     REFUSED(INVALID_ARGUMENT, pagetrail_restore(store, 0, 1u << 31, &restored, sizeof restored));
     REFUSED(STORE, pagetrail_restore("/nowhere", 0, 0, &restored, sizeof restored));
     REFUSED(REFUSED, pagetrail_restore(store, 0, PAGETRAIL_RESTORE_ANY_PID, &restored, sizeof restored));
+}
+
+static void memory_goes_back(size_t page)
+{
+    pagetrail_arena *arena;
+    pagetrail_reset reset;
+    void *address;
+    size_t bytes;
+    REFUSED(NULL_POINTER, pagetrail_arena_new(1, NULL));
+    REFUSED(INVALID_ARGUMENT, pagetrail_arena_new(0, &arena));
+    CHECK(arena == NULL);
+    OK(pagetrail_arena_free(NULL));
+    OK(pagetrail_arena_new(PAGES * page - 1, &arena));
+    OK(pagetrail_arena_memory(arena, &address, &bytes));
+    CHECK(bytes == PAGES * page && (uintptr_t)address % page == 0);
+    unsigned char *memory = address;
+    memset(memory, 5, bytes);
+    REFUSED(REFUSED, pagetrail_arena_reset(arena, NULL, 0));
+    REFUSED(INVALID_ARGUMENT, pagetrail_arena_keep(arena, 12345));
+    pagetrail_status status = pagetrail_arena_keep(arena, PAGETRAIL_TECHNIQUE_AUTO);
+    if (status == PAGETRAIL_STATUS_UNAVAILABLE) {
+        printf("  resets: not here: %s\n", pagetrail_last_error());
+        OK(pagetrail_arena_free(arena));
+        return;
+    }
+    CHECK(status == PAGETRAIL_STATUS_OK);
+    for (unsigned char round = 6; round < 9; round++) {
+        memory[3] = memory[7 * page + 1] = round;
+        OK(pagetrail_arena_reset(arena, &reset, sizeof reset));
+        CHECK(reset.whole || reset.pages == 2);
+        for (size_t at = 0; at < bytes; at++)
+            CHECK(memory[at] == 5);
+    }
+    memory[page] = 4;
+    OK(pagetrail_arena_keep(arena, PAGETRAIL_TECHNIQUE_AUTO));
+    OK(pagetrail_arena_memory(arena, &address, &bytes));
+    CHECK(address == memory);
+    memory[page] = 1;
+    OK(pagetrail_arena_reset(arena, NULL, 0));
+    CHECK(memory[page] == 4 && memory[0] == 5);
+    OK(pagetrail_arena_free(arena));
 }
 
 int main(void)
@@ -243,6 +295,7 @@ int main(void)
     what_is_wrong_is_refused(page);
     snapshots_are_of_one_instant(page);
     restores_are_refused();
+    memory_goes_back(page);
     snprintf(command, sizeof command, "rm -r %s", directory);
     CHECK(system(command) == 0);
     puts("regions survive, snapshots are of one instant");

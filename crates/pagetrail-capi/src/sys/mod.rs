@@ -13,6 +13,7 @@
     reason = "these functions are for C, where every call is as unsafe as any"
 )]
 
+pub mod arena;
 pub mod checkpointer;
 pub mod general;
 pub mod overhead;

@@ -93,6 +93,20 @@ const PROGRAMS: &[Program] = &[
         not: &[],
     },
     Program {
+        path: "tests/restores",
+        arguments: &[],
+        not: &[
+            (
+                Mode::Sanitized,
+                "the sanitizer's shadow of memory is larger than a checkpoint is meant to be",
+            ),
+            (
+                Mode::Valgrind,
+                "valgrind's processes are not what they seem to whom attaches to them",
+            ),
+        ],
+    },
+    Program {
         path: "tests/command",
         arguments: &[],
         not: &[(
@@ -134,6 +148,7 @@ pub(crate) fn check(repo: &Repo) -> Result<Outcome> {
         &["gcc", "g++", "pkg-config", "nm", "valgrind"],
     )?;
     Product::AllocatorLibrary.build(repo, Profile::Dev)?;
+    Product::Command.build(repo, Profile::Dev)?;
     let mut failures = 0;
     let mut tell = |what: &str, outcome: Result<()>| match outcome {
         Ok(()) => println!("{what}: fine"),
@@ -282,6 +297,10 @@ fn compile_and_run(repo: &Repo, prefix: &Path, program: &Program, mode: Mode) ->
             repo.target
                 .join("debug")
                 .join(Product::AllocatorLibrary.file()),
+        )
+        .env(
+            "PAGETRAIL",
+            repo.target.join("debug").join(Product::Command.file()),
         )
         .stdin(Stdio::null())
         .output()?;

@@ -21,6 +21,7 @@ const SOURCES: &[&str] = &[
     "sys/checkpointer",
     "sys/snapshot",
     "sys/restore",
+    "sys/arena",
 ];
 
 /// The crate of the C interface.
