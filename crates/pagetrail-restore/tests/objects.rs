@@ -14,9 +14,9 @@ mod support;
 
 use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{
-    Change, ProcessCheckpointer, ProcessOptions, Store, WriterOptions, check_restartable,
+    Change, FileKind, ProcessCheckpointer, ProcessOptions, Store, WriterOptions, check_restartable,
 };
-use pagetrail_restore::{restore, restore_lazily};
+use pagetrail_restore::{Missing, RestoreOptions, restore, restore_copies, restore_lazily};
 use program::{Program, checkpoint, may_choose_pids, options};
 use std::fs::File;
 use std::process::Command;
@@ -153,4 +153,112 @@ fn a_write_to_memory_that_no_mapping_shows_is_a_change() {
     memory.set_len(20000).unwrap();
     let change = image.change_since(running.pid()).unwrap();
     assert!(matches!(change, Some(Change::Mapping(_))), "{change:?}");
+}
+
+/// Listens at a path, a name and a port, and says by each how often it was asked.
+const LISTENS: &str = "import os, select, socket, sys
+os.closerange(3, 1024)
+listeners = {}
+poll = select.epoll()
+def listen(family, address, backlog):
+    made = socket.socket(family)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(address)
+    made.listen(backlog)
+    made.setblocking(backlog != 7)
+    listeners[made.fileno()] = made
+    poll.register(made)
+    return made.getsockname()
+path = sys.argv[1] + '/socket'
+listen(socket.AF_UNIX, path, 7)
+os.chmod(path, 0o640)
+listen(socket.AF_UNIX, chr(0) + path, 5)
+port = listen(socket.AF_INET, ('127.0.0.1', 0), 9)[1]
+print('ready', port, flush=True)
+asked = 0
+while True:
+    for number, _ in poll.poll():
+        client, _ = listeners[number].accept()
+        with client:
+            client.sendall(b'%d' % asked)
+        asked += 1
+";
+
+/// What a program says that listens everywhere, asked in each way.
+fn says(running: &Program, port: u16) -> Vec<String> {
+    use std::io::Read;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+    let path = running.directory.path().join("socket");
+    let name = SocketAddr::from_abstract_name(path.as_os_str().as_encoded_bytes()).unwrap();
+    let mut streams: [Box<dyn Read>; 3] = [
+        Box::new(UnixStream::connect(&path).unwrap()),
+        Box::new(UnixStream::connect_addr(&name).unwrap()),
+        Box::new(std::net::TcpStream::connect(("127.0.0.1", port)).unwrap()),
+    ];
+    let mut said = streams.each_mut().map(|stream| {
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said
+    });
+    said.sort();
+    said.to_vec()
+}
+
+#[test]
+fn who_listens_does_so_again_unless_another_does() {
+    use std::os::unix::fs::PermissionsExt;
+    if !support::has("python3") {
+        return pagetrail_skips::not_here("no python3 to listen");
+    }
+    if !may_choose_pids() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let mut command = Command::new("python3");
+    command.args(["-c", LISTENS]).arg(directory.path());
+    let running = Program::start(&mut command, directory);
+    running.await_output("ready");
+    let output = running.text("output");
+    let port: u16 = output.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    assert_eq!(says(&running, port), ["0", "1", "2"]);
+    let files = |image: &pagetrail_checkpoint::Image| {
+        let files = &image.manifest().state().unwrap().files;
+        let listen = files
+            .iter()
+            .filter(|file| matches!(file.kind, FileKind::Listener(_)));
+        listen.cloned().collect::<Vec<_>>()
+    };
+    let first = files(&checkpoint(running.pid()));
+    assert_eq!(first.len(), 3, "{first:?}");
+    for lazily in [false, true] {
+        let mut image = checkpoint(running.pid());
+        assert_eq!(files(&image), first);
+        running.kill();
+        let refused = restore_copies(&mut image, &options(), 2).unwrap_err();
+        assert!(refused.to_string().contains("only one copy"), "{refused}");
+        std::fs::remove_file(&path).unwrap();
+        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let strict = RestoreOptions {
+            on_missing: Missing::Fail,
+            ..options()
+        };
+        let refused = restore(&mut image, &strict).unwrap_err().to_string();
+        assert!(refused.contains("another program listens"), "{refused}");
+        drop(other);
+        // What the other one left behind is in the way of nobody.
+        match lazily {
+            false => drop(restore(&mut image, &options()).unwrap()),
+            true => {
+                let (_, pager) = restore_lazily(image, &options()).unwrap();
+                pager.finish().unwrap();
+            }
+        }
+        let rights = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(rights & 0o777, 0o640);
+        let from = if lazily { 6 } else { 3 };
+        let expected = (from..from + 3).map(|asked: u32| asked.to_string());
+        assert_eq!(says(&running, port), expected.collect::<Vec<_>>());
+    }
 }

@@ -137,7 +137,7 @@ fn back_again(repo: &Repo, kit: &Kit, profile: Profile) -> Result<()> {
     let tools = restore::Tools::new(repo, kit, profile, &dir)?;
     restore::test(&tools, 16, &dir)?;
     again::test(&tools, 16, &dir)?;
-    programs::test(&tools, &Scratch::new()?.0)?;
+    programs::test(&tools, &Scratch::new()?.0, None)?;
     println!(
         "dumped into a store and restored, in full and lazily, in chains and copies; killed in between"
     );
@@ -200,12 +200,13 @@ pub fn bench_restore(repo: &Repo, rounds: Option<&str>) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The part of the test that has real programs come back.
-pub fn test_programs(repo: &Repo) -> Result<Outcome> {
+/// The part of the test that has real programs come back, or one of them.
+pub fn test_programs(repo: &Repo, only: Option<&str>) -> Result<Outcome> {
     let kit = kit(repo)?;
     let dir = repo.target.join("restored");
+    fs::create_dir_all(&dir)?;
     let tools = restore::Tools::new(repo, &kit, Profile::Dev, &dir)?;
-    programs::test(&tools, &Scratch::new()?.0)?;
+    programs::test(&tools, &Scratch::new()?.0, only)?;
     Ok(Outcome::Passed)
 }
 

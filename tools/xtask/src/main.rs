@@ -74,9 +74,9 @@ usage: cargo xtask TASK
                    as TIME says (90s, 30m, 8h); ends with the first that fails
   collector        the programs on libgc, which are part of 'test'
   checkpointer     CRIU, which is part of 'test'
-  restore [programs]
+  restore [programs [NAME]]
                    the part of it that restores processes from a store, on this machine; or of that
-                   the real programs alone: Redis, PostgreSQL, nginx, Node, a JVM, CPython, ..
+                   the real programs alone: Redis, PostgreSQL, nginx, Node, JVM, CPython, .., or one
   posix [short]    the Open POSIX Test Suite natively and while its programs are tracked, in the long
                    form that 'soak' has (half an hour), or in the short one that 'test' has
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
@@ -235,10 +235,11 @@ fn run(args: &[String]) -> Result<ExitCode> {
         }
         "restore" => match rest {
             [] => checkpointer::test_restore(&repo)? == steps::Outcome::Passed,
-            [what] if what == "programs" => {
-                checkpointer::test_programs(&repo)? == steps::Outcome::Passed
+            [what, only @ ..] if what == "programs" => {
+                let only = only.first().map(String::as_str);
+                checkpointer::test_programs(&repo, only)? == steps::Outcome::Passed
             }
-            _ => bail!("restore takes programs\n{USAGE}"),
+            _ => bail!("restore takes programs [NAME]\n{USAGE}"),
         },
         "posix" => match rest {
             [] => posix::long(&repo)?,
@@ -309,7 +310,8 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
             let is_of_programs = rest.get(1).is_some_and(|arg| arg == "programs");
             rest.get(if is_of_programs { 3 } else { 2 })
         }
-        "generate" | "bench" | "posix" | "reproduce" | "restore" | "shadow" => rest.get(1),
+        "generate" | "bench" | "posix" | "reproduce" | "shadow" => rest.get(1),
+        "restore" => rest.get(2),
         _ => rest.first(),
     }
 }

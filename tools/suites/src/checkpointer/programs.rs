@@ -94,7 +94,7 @@ pub(super) const PYTHON: Recipe = Recipe {
 pub(super) const JVM: Recipe = Recipe {
     name: "JVM",
     needs: &["java", "javac"],
-    engines: &[Criu],
+    engines: &[Own, Criu],
     command: |dir| {
         let source = written(dir, "Served.java", include_str!("served/Served.java"))?;
         let dir = dir.display().to_string();
@@ -149,7 +149,7 @@ const RECIPES: &[Recipe] = &[
     Recipe {
         name: "Node",
         needs: &["node"],
-        engines: &[Criu],
+        engines: &[Own, Criu],
         command: |dir| {
             let node = program("node").context("node")?.display().to_string();
             Ok(vec![
@@ -239,6 +239,9 @@ fn may_set_limits() -> bool {
     let bits = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
     bits.is_some_and(|bits| bits >> 24 & 1 != 0)
 }
+
+/// The shell of SQLite, which has no socket.
+const SHELL: &str = "SQLite";
 
 const POSTGRES: &str = "postgres:postgres";
 const PRIVILEGE: [&str; 3] = ["--reuid=postgres", "--regid=postgres", "--clear-groups"];
@@ -395,9 +398,20 @@ pub(super) fn directory(dir: &Path, name: &str) -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// All of them, by all ways; those that are not installed are named.
-pub(super) fn test(tools: &Tools<'_>, dir: &Path) -> Result<()> {
-    for recipe in RECIPES {
+/// All of them, or one, by all ways; those that are not installed are named.
+pub(super) fn test(tools: &Tools<'_>, dir: &Path, only: Option<&str>) -> Result<()> {
+    let is_meant = |name: &str| only.is_none_or(|only| only == name);
+    let mut names = RECIPES.iter().map(|recipe| recipe.name).chain([SHELL]);
+    ensure!(
+        names.any(is_meant),
+        "no such program; there are: {}",
+        RECIPES
+            .iter()
+            .map(|recipe| recipe.name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    for recipe in RECIPES.iter().filter(|recipe| is_meant(recipe.name)) {
         if let Some(lacking) = recipe.lacks() {
             println!("not here: {}, since there is no {lacking}", recipe.name);
             continue;
@@ -413,17 +427,16 @@ pub(super) fn test(tools: &Tools<'_>, dir: &Path) -> Result<()> {
             );
         }
     }
-    match program("sqlite3") {
-        Some(_) => {
-            shell(tools, dir).context("the shell of SQLite")?;
-            println!("the shell of SQLite comes back");
-            Ok(())
-        }
-        None => {
-            println!("not here: the shell of SQLite, since there is no sqlite3");
-            Ok(())
+    if is_meant(SHELL) {
+        match program("sqlite3") {
+            Some(_) => {
+                shell(tools, dir).context("the shell of SQLite")?;
+                println!("the shell of SQLite comes back");
+            }
+            None => println!("not here: the shell of SQLite, since there is no sqlite3"),
         }
     }
+    Ok(())
 }
 
 /// Saved while it runs, which it does not notice; killed; started anew in full and lazily.

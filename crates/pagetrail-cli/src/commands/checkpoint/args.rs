@@ -24,7 +24,7 @@ pub(crate) enum CheckpointCommand {
     /// With --every or --count, most is copied while they run, where soft-dirty bits tell what they
     /// write: the kernel's, or those of libpagetrail_softdirty.so beside pagetrail.
     /// With --restorable=own it is of one process, as any other checkpoint, and without CRIU; what
-    /// could not be started anew, sockets to others say, is refused.
+    /// could not be started anew, connections to others say, is refused.
     ///
     /// Pages are copied while the process runs, those that it writes meanwhile are copied again,
     /// and for what is left it is stopped: each checkpoint is of one instant. The first of each run
@@ -183,8 +183,8 @@ pub(crate) struct TakeArgs {
     #[arg(long, value_name = "STORE")]
     pub(crate) store: PathBuf,
     /// Save all that it takes to start the process anew: criu saves it and its children, by CRIU
-    /// (4.1 or newer, on PATH), as root; own needs neither, saves a process alone, without sockets
-    /// to others, and takes increments
+    /// (4.1 or newer, on PATH), as root; own needs neither, saves a process alone, without
+    /// connections to others, and takes increments
     #[arg(
         long,
         value_name = "BY",
