@@ -20,6 +20,9 @@ use std::thread::{Builder, JoinHandle};
 /// single pages where an earlier process needed no more.
 const READY_MOST: usize = 32;
 
+/// What is less than this share of its block, as a divisor, comes without the rest of it.
+const ALONE: u64 = 2;
+
 /// A block of the image.
 pub(crate) struct Unpacked {
     /// Where it is in the image.
@@ -220,6 +223,12 @@ impl Worker {
             let mut at = range.start();
             while let Some(piece) = self.lacking.from(at).and_then(|piece| piece.within(*range)) {
                 let is_wanted = match self.next_block(piece) {
+                    // What was needed alone comes alone: the rest of its block would be in the way
+                    // of what was needed next.
+                    Some(block) if piece.range.bytes() < block.bytes() / ALONE => {
+                        at = piece.range.end();
+                        self.bring(piece.range, Some(*range))
+                    }
                     Some(block) => {
                         at = block.end();
                         self.bring(block, Some(*range))
@@ -376,10 +385,15 @@ mod tests {
         let in_order = [0, 1, 1, 4].map(|at| Some(order[at]));
         assert_eq!(touched[..4], in_order);
         assert!(touched[4..].iter().all(Option::is_none));
-        let mut seen = PageSet::new();
+        let (mut seen, mut alone) = (PageSet::new(), PageSet::new());
         for block in &blocks {
-            assert!(!seen.intersects(block.range), "{} twice", block.range);
+            // A page that came alone may come again, with the rest of its block.
+            let is_new = !seen.difference(&alone).intersects(block.range);
+            assert!(is_new, "{} twice", block.range);
             seen.insert(block.range);
+            if block.range.bytes() == PAGE {
+                alone.insert(block.range);
+            }
             let pages = block.range.start() / PAGE..block.range.end() / PAGE;
             assert_eq!(
                 block.contents,
@@ -387,6 +401,8 @@ mod tests {
             );
         }
         assert_eq!(lacked.difference(&seen), PageSet::new());
+        let needed = [200, 90].map(|page| range(page, page + 1));
+        assert_eq!(alone, PageSet::from_iter(needed));
         // What was needed this time comes before what was needed earlier.
         let this_time = vec![range(30, 31), range(200, 202)];
         let expected = [&this_time[..], &order[1..2], &order[3..]].concat();

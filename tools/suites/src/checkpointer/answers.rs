@@ -14,9 +14,11 @@ use super::programs::{Engine, Exchange, JVM, PYTHON, REDIS, Recipe, Running, dir
 use super::restore::Tools;
 use super::{Bits, TIMEOUT, run};
 
-/// A GB, in values of pieces that come again elsewhere, as those of applications do.
+/// A GB, in values of pieces that come again elsewhere, as those of applications do; no two values
+/// are the same.
 const FILL: &str = "EVAL \"local c = {} for j = 1, 1000 do c[j] = redis.sha1hex(j) end \
-    for i = 1, 1800000 do local v = '' for k = 1, 12 do v = v .. c[(i * (6 * k + 1)) % 1000 + 1] end \
+    for i = 1, 1800000 do local v, n = '', (i - i % 1000) / 1000 \
+    for k = 1, 12 do v = v .. c[(i * (6 * k + 1) + n * k * k) % 1000 + 1] end \
     redis.call('SET', 'key:' .. i, v) end return 'filled'\" 0\r\n";
 
 /// What is measured: a program, what fills it, and its first question, which starting anew is asked

@@ -296,19 +296,36 @@ pub(crate) struct WritingArgs {
     #[arg(long, value_name = "HOW", default_value = "lz4", value_parser = compression)]
     pub(crate) compression: Compression,
     /// Compress so many pages together, 1 to 1024: fewer make the store larger, and a page that
-    /// restore --lazy needs alone come sooner
+    /// restore --lazy needs alone come sooner. 16 unless said otherwise; with --restorable=own 4
     #[arg(
         long,
         value_name = "N",
-        default_value_t = WriterOptions::default().frame_pages,
         value_parser = clap::value_parser!(u32).range(1..=1024)
     )]
-    pub(crate) frame_pages: u32,
+    pub(crate) frame_pages: Option<u32>,
     #[command(flatten)]
     pub(crate) key: KeyArgs,
     /// Use the store even in a directory in which everybody may write
     #[arg(long)]
     pub(crate) allow_world_writable: bool,
+}
+
+/// How many pages are compressed together where a process may be started from a checkpoint, and
+/// need some of them before others.
+const RESTORABLE_FRAME_PAGES: u32 = 4;
+
+impl WritingArgs {
+    /// How the library is to write checkpoints, by which processes are started without CRIU or not.
+    pub(crate) fn options(&self, is_restorable: bool) -> WriterOptions {
+        let usual = match is_restorable {
+            true => RESTORABLE_FRAME_PAGES,
+            false => WriterOptions::default().frame_pages,
+        };
+        WriterOptions {
+            compression: self.compression,
+            frame_pages: self.frame_pages.unwrap_or(usual),
+        }
+    }
 }
 
 /// The key of a store.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use pagetrail_checkpoint::storage::{self, Encrypted, Fault, Faulty, Key, Storage};
-use pagetrail_checkpoint::{Error, Store, Writer, WriterOptions};
+use pagetrail_checkpoint::{Error, Store, Writer};
 use pagetrail_report::words;
 
 use self::args::{CheckpointCommand, KeyArgs, WritingArgs};
@@ -58,7 +58,11 @@ pub(crate) fn plain(error: Error) -> anyhow::Error {
 
 /// Opens the store at a place to write, and says what is damaged there.
 pub(crate) fn writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
-    let writer = open_writer(path, args, make)?;
+    warned(path, open_writer(path, args, make)?)
+}
+
+/// Says what a writer found damaged.
+fn warned(path: &Path, writer: Writer) -> Result<Writer> {
     for damage in writer.damages() {
         exit::message(&words::printable(damage));
     }
@@ -73,11 +77,16 @@ pub(crate) fn writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writ
 
 /// Opens the store at a place to write; with `make`, also where there is none yet.
 fn open_writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
-    let options = WriterOptions {
-        compression: args.compression,
-        frame_pages: args.frame_pages,
-    };
+    let options = args.options(false);
     store(path, args, make)?.writer(options).map_err(plain)
+}
+
+/// Opens the store at a place to write checkpoints from which processes are started without CRIU,
+/// or not.
+fn writer_of(path: &Path, args: &WritingArgs, is_restorable: bool) -> Result<Writer> {
+    let options = args.options(is_restorable);
+    let writer = store(path, args, true)?.writer(options).map_err(plain)?;
+    warned(path, writer)
 }
 
 /// Opens the store at a place to read.

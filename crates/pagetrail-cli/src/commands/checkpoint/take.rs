@@ -15,7 +15,7 @@ use pagetrail_report::words;
 
 use super::args::TakeArgs;
 use super::metrics::Metrics;
-use super::{json, plain, text, writer};
+use super::{json, plain, text, writer_of};
 use crate::args::DURATION_MAX;
 use crate::exit;
 use crate::session::guest;
@@ -48,7 +48,7 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
         None => {}
     }
     let budget = args.budget()?;
-    let mut writer = writer(&args.store, &args.writing, true)?;
+    let mut writer = writer_of(&args.store, &args.writing, restartable)?;
     let options = ProcessOptions {
         mode: args.mode.into(),
         max_pause: args.max_pause,

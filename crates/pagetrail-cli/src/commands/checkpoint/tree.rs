@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use pagetrail::Target;
 use pagetrail_checkpoint::{
-    Error, Manifest, ProcessOptions, TreeCheckpointer, TreeInstant, TreeStore, WriterOptions,
+    Error, Manifest, ProcessOptions, TreeCheckpointer, TreeInstant, TreeStore,
 };
 use pagetrail_recorder::Schedule;
 use pagetrail_report::words;
@@ -47,10 +47,7 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
         trust_shared: args.trust_shared,
         ..ProcessOptions::default()
     };
-    let writing = WriterOptions {
-        compression: args.writing.compression,
-        frame_pages: args.writing.frame_pages,
-    };
+    let writing = args.writing.options(false);
     let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
     let mut tree = TreeCheckpointer::attach(target, store, options, writing).map_err(plain)?;
     if args.every.is_none() && args.count.is_none() {

@@ -13,7 +13,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use pagetrail_checkpoint::WriterOptions;
 use pagetrail_checkpoint::criu::{Handled, PageServer};
 use pagetrail_criu::check_peer;
 use pagetrail_report::words;
@@ -44,10 +43,7 @@ pub(crate) fn run(args: &PageServerArgs) -> Result<ExitCode> {
         // Now, and not when a restored process waits for it.
         store.image(number).map_err(plain)?;
     }
-    let options = WriterOptions {
-        compression: args.writing.compression,
-        frame_pages: args.writing.frame_pages,
-    };
+    let options = args.writing.options(false);
     let writable = store.clone();
     let server = PageServer::new(store, at, move || writable.writer(options));
     let listener = TcpListener::bind(args.listen)
