@@ -122,23 +122,42 @@ pub(crate) fn to_spare() -> u64 {
     machine.min(left_to_group().unwrap_or(u64::MAX)) / SHARE
 }
 
+/// What the files of a control group are called that have its limit and what it uses.
+const VERSION_2: [&str; 2] = ["memory.max", "memory.current"];
+const VERSION_1: [&str; 2] = ["memory.limit_in_bytes", "memory.usage_in_bytes"];
+
 /// The least that a group above this process may still take; `None` without a limit.
 fn left_to_group() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let group = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let group = Path::new(GROUPS).join(group);
-    let groups = group
-        .ancestors()
-        .take_while(|path| path.starts_with(GROUPS));
-    groups.filter_map(left_to).min()
+    left_to_groups(&text, Path::new(GROUPS))
 }
 
-fn left_to(group: &Path) -> Option<u64> {
+/// The least that one of the groups may still take that `/proc/PID/cgroup` lists (`cgroups(7)`), of
+/// both versions, and those above them, where groups are mounted at `root`.
+fn left_to_groups(text: &str, root: &Path) -> Option<u64> {
+    let lines = text.lines().filter_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let (root, files) = match controllers {
+            "" => (root.to_owned(), VERSION_2),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                (root.join("memory"), VERSION_1)
+            }
+            _ => return None,
+        };
+        let group = root.join(path.trim_start_matches('/'));
+        let groups = group.ancestors().take_while(|path| path.starts_with(&root));
+        groups.filter_map(|group| left_to(group, files)).min()
+    });
+    lines.min()
+}
+
+fn left_to(group: &Path, [limit, used]: [&str; 2]) -> Option<u64> {
     let number = |name| {
         let text = fs::read_to_string(group.join(name)).ok()?;
         text.trim().parse::<u64>().ok()
     };
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
+    Some(number(limit)?.saturating_sub(number(used)?))
 }
 
 /// How much memory a process and its descendants have, in bytes: CRIU saves no more, but for shared
@@ -197,6 +216,33 @@ mod tests {
         assert!(!path.exists() && !memory.is_full());
         drop((second, memory));
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn limits_of_control_groups_of_both_versions_count() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |group: &str, name: &str, text: &str| {
+            let group = root.path().join(group);
+            fs::create_dir_all(&group).unwrap();
+            fs::write(group.join(name), text).unwrap();
+        };
+        let left = |text: &str| left_to_groups(text, root.path());
+        let both = "9:cpu:/x\n4:hugetlb,memory:/a/b\n0::/c/d\n";
+        assert_eq!(left(both), None);
+        write("c/d", VERSION_2[0], "max\n");
+        write("c/d", VERSION_2[1], "100\n");
+        assert_eq!(left(both), None);
+        // A group above has one.
+        write("c", VERSION_2[0], "5000\n");
+        write("c", VERSION_2[1], "1000\n");
+        assert_eq!(left(both), Some(4000));
+        write("memory/a", VERSION_1[0], "3000\n");
+        write("memory/a", VERSION_1[1], "2900\n");
+        assert_eq!(left(both), Some(100));
+        assert_eq!(left("4:memory:/elsewhere\n0::/c\n"), Some(4000));
+        write("memory/a/b", VERSION_1[0], "1\n");
+        write("memory/a/b", VERSION_1[1], "2\n");
+        assert_eq!(left(both), Some(0));
     }
 
     #[test]
