@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_file_that_has_changed_since_is_another() {
-        let (directory, mut child) = (tempfile::tempdir().unwrap(), sleeper());
+        let (directory, child) = (tempfile::tempdir().unwrap(), Sleeper::start());
         let path = directory.path().join("file");
         std::fs::write(&path, b"one").unwrap();
         let metadata = std::fs::metadata(&path).unwrap();
@@ -143,7 +143,8 @@ mod tests {
             rustix::fs::minor(metadata.dev()),
         );
         region.name = path.to_str().unwrap().to_owned();
-        let (pid, memory) = (child.id(), Memory::of(child.id()).unwrap());
+        let pid = child.0.id();
+        let memory = Memory::of(pid).unwrap();
         let mut ids = BuildIds::default();
         let seen = stamp(pid, &region);
         assert!(seen.is_some());
@@ -159,13 +160,23 @@ mod tests {
         ids.0.insert(file(&region), (None, b"id".to_vec()));
         ids.update(pid, &[region.clone()], &memory);
         assert_eq!(ids.of(&region), b"");
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 
-    fn sleeper() -> std::process::Child {
-        let mut command = std::process::Command::new("sleep");
-        command.arg("1000").spawn().unwrap()
+    /// A process, which ends with this.
+    struct Sleeper(std::process::Child);
+
+    impl Sleeper {
+        fn start() -> Self {
+            let mut command = std::process::Command::new("sleep");
+            Self(command.arg("1000").spawn().unwrap())
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
     }
 
     #[test]
