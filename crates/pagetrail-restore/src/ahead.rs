@@ -225,7 +225,7 @@ impl Worker {
                 let is_wanted = match self.next_block(piece) {
                     // What was needed alone comes alone: the rest of its block would be in the way
                     // of what was needed next.
-                    Some(block) if piece.range.bytes() < block.bytes() / ALONE => {
+                    Some(block) if range.bytes() < block.bytes() / ALONE => {
                         at = piece.range.end();
                         self.bring(piece.range, Some(*range))
                     }
