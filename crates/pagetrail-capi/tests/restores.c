@@ -7,7 +7,7 @@
 
 enum { PAGES = 64 };
 
-/* A process of pages with a number each, which it checks when it is told to end. */
+/* A process of pages with a number each, which it checks before it ends, by a signal. */
 static void count(size_t page, int ready)
 {
     unsigned char *memory = mmap(NULL, PAGES * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -13,7 +13,7 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Those of a process.
+    /// The threads of a process.
     pub(crate) fn of(process: u32) -> Self {
         Self {
             process: Some(process),

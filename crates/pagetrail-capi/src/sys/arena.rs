@@ -64,11 +64,11 @@ pub extern "C" fn pagetrail_arena_memory(
     })
 }
 
-/// Remembers what the memory holds now: pagetrail_arena_reset() puts it back to that. Again, it is
-/// the new contents that count.
+/// Remembers what the memory holds now: pagetrail_arena_reset() puts it back to that. A later call
+/// remembers the new contents instead.
 ///
-/// `technique`: how writes are noticed, PAGETRAIL_TECHNIQUE_*. No thread writes to the memory during
-/// the call.
+/// `technique`: how writes are noticed, PAGETRAIL_TECHNIQUE_*. No thread writes to the memory
+/// during the call.
 ///
 /// PAGETRAIL_STATUS_UNAVAILABLE: no technique works here, or not this one; the memory is unmapped
 /// then. INVALID_ARGUMENT: there is no such technique. REFUSED, BUSY, FORKED. Any thread.

@@ -214,6 +214,8 @@ impl Saved<'_> {
         let mut helpers = Vec::new();
         let mut args = vec!["restore", "-D", &images, "-d", "-o", "restored"];
         if lazy {
+            // One of an earlier round would be taken for this one's.
+            let _ = fs::remove_file(Path::new(&images).join("lazy-pages.socket"));
             let pages = ["lazy-pages", "-D", &images, "-o", "pages"];
             helpers.push(self.tools.kit.criu(Bits::Kernel, &pages).spawn()?);
             args.push("--lazy-pages");

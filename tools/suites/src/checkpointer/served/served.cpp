@@ -1,4 +1,4 @@
-// Adds up the numbers that it is told by a Unix socket, and says the sum. Meanwhile threads change
+// Adds up the numbers that come by a Unix socket, and says the sum. Meanwhile threads change
 // a map each, and find out whether it is still what it was.
 
 #include <atomic>

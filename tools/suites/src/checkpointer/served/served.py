@@ -1,4 +1,4 @@
-"""Adds up the numbers that it is told by a Unix socket, and says the sum."""
+"""Adds up the numbers that come by a Unix socket, and says the sum."""
 import asyncio, decimal, http.server, json, os, socket, sqlite3, sys, threading
 
 try:
