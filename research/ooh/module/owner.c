@@ -22,22 +22,35 @@ static bool has_anonymous(struct vm_area_struct *vma, const struct anon_vma *own
     return found;
 }
 
-static bool can_have(struct vm_area_struct *vma, struct folio *folio)
-{
-    unsigned long mapping = (unsigned long)READ_ONCE(folio->mapping);
+/* The low bits of a folio's `mapping`: the first says that the rest is an anon_vma (linux/page-flags.h). */
+#define MAPPING_ANON 1ul
+#define MAPPING_FLAGS 3ul
 
+static bool can_have(struct vm_area_struct *vma, unsigned long mapping)
+{
     if (!mapping)
         return false;
-    if (folio_test_anon(folio))
-        return has_anonymous(vma, (void *)(mapping & ~3ul));
+    if (mapping & MAPPING_ANON)
+        return has_anonymous(vma, (void *)(mapping & ~MAPPING_FLAGS));
     return vma->vm_file && (unsigned long)vma->vm_file->f_mapping == mapping;
+}
+
+/* The offset of a mapping's first page, as its folios count them. From Linux 7.3 on, the anonymous pages of a private
+ * file mapping have another one than the file's: that of the address at the first page fault. */
+static unsigned long first_offset(struct vm_area_struct *vma, unsigned long mapping)
+{
+#ifdef OOH_ANON_OFFSETS
+    if (mapping & MAPPING_ANON)
+        return vma_start_anon_pgoff(vma);
+#endif
+    return vma->vm_pgoff;
 }
 
 unsigned int ooh_owner_addresses(struct mm_struct *mm, unsigned long frame,
                                  void (*found)(void *context, unsigned long address), void *context)
 {
     struct page *page = pfn_to_online_page(frame);
-    unsigned long offset, address = 0;
+    unsigned long mapping, offset, first;
     struct vm_area_struct *vma;
     unsigned int count = 0;
     struct folio *folio;
@@ -50,12 +63,13 @@ unsigned int ooh_owner_addresses(struct mm_struct *mm, unsigned long frame,
         return 0;
     if (page_folio(page) != folio)
         goto out;
+    mapping = (unsigned long)READ_ONCE(folio->mapping);
     offset = folio->index + folio_page_idx(folio, page);
     for (vma = find_vma(mm, 0); vma; vma = find_vma(mm, vma->vm_end)) {
-        if (offset < vma->vm_pgoff || offset >= vma->vm_pgoff + vma_pages(vma) || !can_have(vma, folio))
+        first = first_offset(vma, mapping);
+        if (offset < first || offset >= first + vma_pages(vma) || !can_have(vma, mapping))
             continue;
-        address = vma->vm_start + ((offset - vma->vm_pgoff) << PAGE_SHIFT);
-        found(context, address);
+        found(context, vma->vm_start + ((offset - first) << PAGE_SHIFT));
         count++;
     }
 out:

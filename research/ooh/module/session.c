@@ -53,6 +53,9 @@ struct session {
     struct delayed_work work;
     u64 foreign;
     u64 logged;
+    /* Frames of the last round that had no owner, which are asked again in the next. */
+    u64 *unowned;
+    unsigned int unowned_count;
     /* What ooh_moves_missed said when the session began. */
     unsigned long moves_missed;
 
@@ -103,8 +106,19 @@ static void add_owned(void *context, u64 frame)
     struct session *session = context;
 
     session->logged++;
-    if (!ooh_owner_addresses(session->mm, frame, add_address, session))
-        session->foreign++;
+    if (ooh_owner_addresses(session->mm, frame, add_address, session))
+        return;
+    session->foreign++;
+    if (session->unowned_count < OOH_DEVICE_ENTRIES)
+        session->unowned[session->unowned_count++] = frame;
+}
+
+/* Asks again for those that had no owner when the last round ended: a page that was just being migrated (mm/migrate.c)
+ * is for a moment neither its old frame's nor its new one's, and neither is logged again. */
+static void add_unowned(struct session *session)
+{
+    while (session->unowned_count)
+        ooh_owner_addresses(session->mm, session->unowned[--session->unowned_count], add_address, session);
 }
 
 static void lose(struct session *session)
@@ -131,6 +145,7 @@ static void drain(struct session *session, unsigned int n, u64 until)
         if (!mmget_not_zero(session->mm))
             return;
         mmap_read_lock(session->mm);
+        add_unowned(session);
         error = ooh_log_drain(session->slot[n], until, add_owned, session);
         mmap_read_unlock(session->mm);
         mmput_async(session->mm);
@@ -273,9 +288,8 @@ static int begin(struct session *session, struct mm_struct *mm, u32 mode)
     int error;
 
     session->ring = vmalloc_user(ENTRIES * sizeof(struct ooh_entry));
-    if (!session->ring)
-        return -ENOMEM;
-    error = take_slots(session, mm, mode);
+    session->unowned = kvmalloc_array(OOH_DEVICE_ENTRIES, sizeof(*session->unowned), GFP_KERNEL);
+    error = session->ring && session->unowned ? take_slots(session, mm, mode) : -ENOMEM;
     if (error)
         goto no_slots;
     session->mode = mode;
@@ -297,7 +311,9 @@ no_notifier:
     free_slots(session);
     session->mm = NULL;
 no_slots:
+    kvfree(session->unowned);
     vfree(session->ring);
+    session->unowned = NULL;
     session->ring = NULL;
     return error;
 }
@@ -433,6 +449,7 @@ static int ooh_release(struct inode *inode, struct file *file)
         free_slots(session);
         if (!session->ended)
             atomic_dec(&tracked);
+        kvfree(session->unowned);
         vfree(session->ring);
         mmdrop(session->owner);
     }
