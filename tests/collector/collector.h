@@ -102,9 +102,10 @@ __attribute__((unused)) static int finish(uint64_t checksum) {
     struct rusage usage = {0};
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"provider\":\"%s\",\"run_ms\":%.3f,\"collecting_ms\":%.3f,\"pause_max_ms\":%.3f,\"collections\":%lu,"
-           "\"resident_bytes\":%lu,\"heap_bytes\":%lu,\"checksum\":\"%016llx\"}\n",
+           "\"faults\":%lu,\"resident_bytes\":%lu,\"heap_bytes\":%lu,\"checksum\":\"%016llx\"}\n",
            provider, took / 1e6, collecting * tick_ns / 1e6, pause_max * tick_ns / 1e6, (unsigned long)GC_get_gc_no(),
-           (unsigned long)usage.ru_maxrss * 1024, (unsigned long)GC_get_heap_size(), (unsigned long long)checksum);
+           (unsigned long)usage.ru_minflt, (unsigned long)usage.ru_maxrss * 1024, (unsigned long)GC_get_heap_size(),
+           (unsigned long long)checksum);
     return 0;
 }
 #endif

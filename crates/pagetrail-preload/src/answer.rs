@@ -6,6 +6,8 @@
 //!   is soft-dirty as a whole, untouched pages included: the kernel marks new mappings so.
 //! * An untouched page of watched private memory is clean. In watched shared memory an entry
 //!   without a page may have lost one that was written, and counts as written.
+//! * Where a log of dirty pages is read, entries do not tell: a page of armed memory is soft-dirty
+//!   if the log has it, and other memory is soft-dirty where it has a page.
 //! * A protection marker of ours at an untouched page looks like a swapped page. Readers that may
 //!   see swap types get an empty entry in its place.
 
@@ -38,6 +40,8 @@ pub(crate) struct View<'a> {
     /// Whether this kernel leaves write-protection bits in mappings that have lost their
     /// registration (`mremap(2)` before Linux 6.13), so that they prove nothing by themselves.
     pub(crate) leaves_bits: bool,
+    /// What was written since the clear, where a log tells it and no entry does.
+    pub(crate) written: Option<&'a PageSet>,
 }
 
 /// Whether an entry is the mark of write-protection on a page that does not exist. Readers without
@@ -52,6 +56,9 @@ pub(crate) fn is_marker(entry: u64) -> bool {
 pub(crate) fn amend(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) {
     let page = pagetrail::page_size();
     let end = first + (entries.len() / ENTRY) as u64 * page;
+    if let Some(written) = view.written {
+        return amend_by_log(view.armed, written, first, entries);
+    }
     let Found { holes, markers } = mark_written(entries);
     let mut window = Window {
         first,
@@ -80,6 +87,29 @@ pub(crate) fn amend(view: View<'_>, fd: RawFd, first: u64, entries: &mut [u8]) {
     }
     if markers {
         hide_markers(window.entries);
+    }
+}
+
+/// Sets bit 55 where the log has the page, and on the pages of memory that is not armed.
+fn amend_by_log(armed: &PageSet, written: &PageSet, first: u64, entries: &mut [u8]) {
+    let page = pagetrail::page_size();
+    let end = first + (entries.len() / ENTRY) as u64 * page;
+    for entry in entries.chunks_exact_mut(ENTRY) {
+        put(entry, get(entry) & !SOFT_DIRTY);
+    }
+    let mut window = Window {
+        first,
+        page,
+        entries,
+    };
+    let mut done = first;
+    for range in overlapping(armed, first, end) {
+        mark_all(window.slice(done, range.start()));
+        done = range.end();
+    }
+    mark_all(window.slice(done, end));
+    for range in overlapping(written, first, end) {
+        window.mark(range);
     }
 }
 
@@ -285,6 +315,7 @@ mod tests {
             shared,
             anonymous: &PageSet::new(),
             leaves_bits: false,
+            written: None,
         };
         let mut bytes: Vec<u8> = entries
             .iter()
@@ -351,5 +382,31 @@ mod tests {
         ] {
             assert!(!is_marker(other), "{other:#x}");
         }
+    }
+
+    #[test]
+    fn a_log_tells_of_armed_memory_and_of_nothing_else() {
+        let page = pagetrail::page_size();
+        let (armed, written) = (set(&[(101, 104)]), set(&[(102, 103), (104, 106)]));
+        let none = PageSet::new();
+        let view = View {
+            armed: &armed,
+            shared: &none,
+            anonymous: &none,
+            leaves_bits: false,
+            written: Some(&written),
+        };
+        // Protection is of no account, nor are the kernel's own bits.
+        let before = [0, PRESENT | SOFT_DIRTY, PRESENT | WRITE_PROTECTED, SWAPPED, PRESENT, 0];
+        let mut bytes: Vec<u8> = before.iter().flat_map(|entry| entry.to_ne_bytes()).collect();
+        amend(view, -1, 100 * page, &mut bytes);
+        let dirty: Vec<bool> = bytes
+            .chunks_exact(ENTRY)
+            .map(|entry| get(entry) & SOFT_DIRTY != 0)
+            .collect();
+        assert_eq!(dirty, [false, false, true, false, true, true]);
+        assert!(bytes.chunks_exact(ENTRY).zip(before).all(|(entry, before)| {
+            get(entry) & !SOFT_DIRTY == before & !SOFT_DIRTY
+        }));
     }
 }

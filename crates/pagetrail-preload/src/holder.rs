@@ -5,6 +5,9 @@
 //! after its target, and ends when the target does, or the process for which it is held. If it is
 //! killed, the watch ends with it, and all pages count as written. It answers root and its own
 //! user. One request is one connection: a byte, answered by what is armed or by why not.
+//!
+//! Where the watch reads a log of dirty pages (`/dev/ooh`), no page tells by itself whether it was
+//! written. Then each look ends a round, and the answer has all that was written since the clear.
 
 use crate::settings;
 use crate::sys::process;
@@ -37,6 +40,8 @@ pub(crate) struct Armed {
     pub(crate) armed: PageSet,
     pub(crate) shared: PageSet,
     pub(crate) anonymous: PageSet,
+    /// What was written since, where the pages' own entries do not tell.
+    pub(crate) written: Option<PageSet>,
 }
 
 /// Longer than a holder may take to attach.
@@ -131,6 +136,8 @@ enum Hold {
     Nothing,
     Attached(Box<Attached>),
     Watching(Box<Watch>),
+    /// By a log; with what was written since the last clear.
+    Logging(Box<Watch>, PageSet),
 }
 
 /// The holder's life.
@@ -175,7 +182,7 @@ fn serve(pid: u32, hold: &mut Hold, mut stream: UnixStream) -> io::Result<()> {
     let outcome = match request[0] {
         byte if byte == Request::Attach as u8 => attached(pid, before),
         byte if byte == Request::Clear as u8 => cleared(pid, before),
-        _ => Ok(before),
+        _ => looked(before),
     };
     let reply = match outcome {
         Ok(now) => {
@@ -191,14 +198,37 @@ fn serve(pid: u32, hold: &mut Hold, mut stream: UnixStream) -> io::Result<()> {
 fn attached(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
     match before {
         Hold::Nothing => {
-            let builder = Watch::builder()
-                .target(Target::process(pid)?)
-                .technique(Technique::PagemapScan)
-                .unwritable(Unwritable::Always)
-                .untracked(UntrackedPolicy::Report);
-            builder
-                .attach()
-                .map(|attached| Hold::Attached(Box::new(attached)))
+            let builder = |technique| -> pagetrail::Result<_> {
+                Ok(Watch::builder()
+                    .target(Target::process(pid)?)
+                    .technique(technique)
+                    .unwritable(Unwritable::Always)
+                    .untracked(UntrackedPolicy::Report))
+            };
+            if let Some(log) = settings::log_technique() {
+                match builder(log)?.start() {
+                    Ok(watch) => {
+                        settings::log(format_args!("process {pid} is answered by {log}"));
+                        return Ok(Hold::Logging(Box::new(watch), PageSet::new()));
+                    }
+                    Err(error) => settings::log(format_args!("not by {log}: {error}")),
+                }
+            }
+            let attached = builder(Technique::PagemapScan)?.attach()?;
+            Ok(Hold::Attached(Box::new(attached)))
+        }
+        other => Ok(other),
+    }
+}
+
+/// Ends a round of a log, so that all that was written until now is known.
+fn looked(before: Hold) -> pagetrail::Result<Hold> {
+    match before {
+        Hold::Logging(mut watch, mut written) => {
+            let round = watch.collect()?;
+            written.union_with(round.dirty());
+            round.commit();
+            Ok(Hold::Logging(watch, written))
         }
         other => Ok(other),
     }
@@ -209,6 +239,10 @@ fn cleared(pid: u32, before: Hold) -> pagetrail::Result<Hold> {
         Hold::Watching(mut watch) => {
             watch.collect()?.commit();
             Ok(Hold::Watching(watch))
+        }
+        Hold::Logging(mut watch, _) => {
+            watch.collect()?.commit();
+            Ok(Hold::Logging(watch, PageSet::new()))
         }
         Hold::Attached(attached) => attached
             .start()
@@ -239,20 +273,27 @@ pub(crate) fn armed_by(watch: &Watch) -> Armed {
         anonymous: part(|region| !region.permissions.shared && region.inode == 0)
             .intersection(&armed),
         armed,
+        written: None,
     }
 }
 
-/// `K`, the numbers of armed and of shared ranges, and the ranges: armed, shared, anonymous.
+/// `K`, or `L` with what was written; the numbers of armed, shared and anonymous ranges, and the
+/// ranges: armed, shared, anonymous, written.
 fn answer(hold: &Hold) -> Vec<u8> {
     let sets = match hold {
         Hold::Watching(watch) => armed_by(watch),
+        Hold::Logging(watch, written) => Armed {
+            written: Some(written.clone()),
+            ..armed_by(watch)
+        },
         Hold::Nothing | Hold::Attached(_) => Armed::default(),
     };
-    let mut reply = vec![b'K'];
-    for counted in [&sets.armed, &sets.shared] {
+    let mut reply = vec![if sets.written.is_some() { b'L' } else { b'K' }];
+    for counted in [&sets.armed, &sets.shared, &sets.anonymous] {
         reply.extend((counted.ranges().len() as u64).to_ne_bytes());
     }
-    let sets = [sets.armed, sets.shared, sets.anonymous];
+    let written = sets.written.unwrap_or_default();
+    let sets = [sets.armed, sets.shared, sets.anonymous, written];
     for range in sets.iter().flat_map(PageSet::ranges) {
         reply.extend(range.start().to_ne_bytes());
         reply.extend(range.end().to_ne_bytes());
@@ -269,17 +310,20 @@ fn parse(reply: &[u8]) -> Option<io::Result<Armed>> {
     }
     let (armed, rest) = rest.split_first_chunk::<8>()?;
     let (shared, rest) = rest.split_first_chunk::<8>()?;
+    let (anonymous, rest) = rest.split_first_chunk::<8>()?;
     let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes).ok();
     let ranges = rest.chunks_exact(16);
     let ranges = ranges.map(|range| PageRange::new(number(&range[..8])?, number(&range[8..])?));
     let ranges: Vec<PageRange> = ranges.collect::<Option<_>>()?;
     let (armed, rest) = ranges.split_at_checked(u64::from_ne_bytes(*armed) as usize)?;
-    let (shared, anonymous) = rest.split_at_checked(u64::from_ne_bytes(*shared) as usize)?;
+    let (shared, rest) = rest.split_at_checked(u64::from_ne_bytes(*shared) as usize)?;
+    let (anonymous, written) = rest.split_at_checked(u64::from_ne_bytes(*anonymous) as usize)?;
     let set = |ranges: &[PageRange]| ranges.iter().copied().collect();
     Some(Ok(Armed {
         armed: set(armed),
         shared: set(shared),
         anonymous: set(anonymous),
+        written: (*kind == b'L').then(|| set(written)),
     }))
 }
 
@@ -291,13 +335,17 @@ mod tests {
     fn answers_survive_the_socket() {
         let empty = parse(&answer(&Hold::Nothing)).unwrap().unwrap();
         assert!(empty.armed.is_empty() && empty.shared.is_empty());
-        let mut reply = vec![b'K'];
-        for number in [1_u64, 1, 0x1000, 0x6000, 0x2000, 0x3000, 0x3000, 0x6000] {
+        let mut reply = vec![b'L'];
+        for number in [1_u64, 1, 1, 0x1000, 0x6000, 0x2000, 0x3000, 0x3000, 0x6000] {
+            reply.extend(number.to_ne_bytes());
+        }
+        for number in [0x4000_u64, 0x5000] {
             reply.extend(number.to_ne_bytes());
         }
         let sets = parse(&reply).unwrap().unwrap();
         let bytes = [&sets.armed, &sets.shared, &sets.anonymous].map(PageSet::bytes);
         assert_eq!(bytes, [0x5000, 0x1000, 0x3000]);
+        assert_eq!(sets.written.unwrap().bytes(), 0x1000);
         assert!(parse(b"").is_none() && parse(b"K123").is_none());
         assert!(parse(b"Eno such process").unwrap().is_err());
         reply[1] = 9;

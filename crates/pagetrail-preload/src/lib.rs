@@ -11,7 +11,7 @@
 //!
 //! The watch on the own process lives in it (`own`); that on another lives in a small process of
 //! its own (`holder`). A collector that is a guest of `pagetrail vm` needs neither: the machine's
-//! page tables have its bits (`machine`).
+//! page tables have its bits (`machine`). Nor does one that asks for a log of `/dev/ooh` (`log`).
 //!
 //! Everything else in the process passes through: one load and one branch per call
 //! (`sys::exports`). A program that never opens one of these files never does more.
@@ -32,6 +32,7 @@ mod answer;
 mod descriptors;
 mod habits;
 mod holder;
+mod log;
 mod machine;
 mod own;
 mod scan;

@@ -217,6 +217,7 @@ mod tests {
             armed: set(&[(10, 20), (30, 40), (50, 60)]),
             shared: set(&[(30, 40)]),
             anonymous: PageSet::new(),
+            written: None,
         };
         let mapped = armed.armed.union(&set(&[(20, 22), (70, 80)]));
         let found = spans(&armed, &mapped);

@@ -10,7 +10,7 @@ use crate::answer::{self, View};
 use crate::spans::{NOTHING, query};
 use crate::sys::kernel::{self, pagemap_scan};
 use linux_raw_sys::general::{self as raw, page_region, pm_scan_arg};
-use pagetrail::PageRange;
+use pagetrail::{PageRange, PageSet};
 use rustix::fd::RawFd;
 use rustix::io::Errno;
 
@@ -132,6 +132,9 @@ fn part(
 /// Splits a run of like pages where our knowledge changes.
 fn classify(view: View<'_>, fd: RawFd, region: page_region, out: &mut Output<'_>) {
     let categories = region.categories;
+    if let Some(written) = view.written {
+        return classify_by_log(view.armed, written, region, out);
+    }
     let mut done = region.start;
     for range in answer::overlapping(view.armed, region.start, region.end) {
         out.add(done, range.start(), categories | SOFT_DIRTY);
@@ -153,6 +156,24 @@ fn classify(view: View<'_>, fd: RawFd, region: page_region, out: &mut Output<'_>
             }
             out.add(hole, range.end(), categories);
         }
+    }
+    out.add(done, region.end, categories | SOFT_DIRTY);
+}
+
+/// Splits a run of like pages where the log's knowledge changes.
+fn classify_by_log(armed: &PageSet, written: &PageSet, region: page_region, out: &mut Output<'_>) {
+    let categories = region.categories;
+    let mut done = region.start;
+    for range in answer::overlapping(armed, region.start, region.end) {
+        out.add(done, range.start(), categories | SOFT_DIRTY);
+        done = range.start();
+        for dirty in answer::overlapping(written, range.start(), range.end()) {
+            out.add(done, dirty.start(), categories);
+            out.add(dirty.start(), dirty.end(), categories | SOFT_DIRTY);
+            done = dirty.end();
+        }
+        out.add(done, range.end(), categories);
+        done = range.end();
     }
     out.add(done, region.end, categories | SOFT_DIRTY);
 }

@@ -1,6 +1,7 @@
 //! The environment variables that steer the library, and the one place it writes messages to.
 
 use crate::sys::kernel;
+use pagetrail::Technique;
 use std::fmt;
 use std::io::Write;
 
@@ -9,6 +10,10 @@ const MODE: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY";
 
 /// Who reads the own bits: `any` (the default) or `collector`.
 const READER: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_READER";
+
+/// What the bits of a collector, or of another process, come from: `pagemap-scan` (the default), or
+/// a log of `/dev/ooh`: `epml`, `spml` or `spml-search`.
+const TECHNIQUE: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_TECHNIQUE";
 
 /// A process with which the watches on other processes end, by its PID.
 const HELD_FOR: &std::ffi::CStr = c"PAGETRAIL_SOFTDIRTY_HELD_FOR";
@@ -54,6 +59,24 @@ pub(crate) fn is_for_collector() -> bool {
                 String::from_utf8_lossy(other)
             ));
             false
+        }
+    }
+}
+
+/// The log that the bits of a collector, or of another process, are to come from, if any.
+pub(crate) fn log_technique() -> Option<Technique> {
+    let value = kernel::variable(TECHNIQUE).filter(|value| !value.is_empty())?;
+    let text = String::from_utf8_lossy(value);
+    match text.parse() {
+        Ok(technique @ (Technique::Epml | Technique::Spml | Technique::SpmlSearch)) => {
+            Some(technique)
+        }
+        Ok(Technique::PagemapScan) => None,
+        _ => {
+            log(format_args!(
+                "PAGETRAIL_SOFTDIRTY_TECHNIQUE={text} is none of pagemap-scan, epml, spml, spml-search; taken as pagemap-scan"
+            ));
+            None
         }
     }
 }

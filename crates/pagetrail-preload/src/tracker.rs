@@ -4,6 +4,7 @@
 use crate::answer::View;
 use crate::descriptors::{self, Kind, Known};
 use crate::holder::{self, Armed, Request};
+use crate::log::Log;
 use crate::machine::Machine;
 use crate::own::Own;
 use crate::settings::{self, Mode, log};
@@ -22,6 +23,8 @@ pub(crate) struct State {
     own: Option<Own>,
     /// The virtual machine that this process is a guest of, if it is a collector.
     machine: Option<Machine>,
+    /// The log that the own bits are read from, if this process is a collector and asks for one.
+    log: Option<Log>,
     /// What is armed, by process.
     armed: Vec<(u32, Armed)>,
 }
@@ -36,6 +39,7 @@ impl State {
             collector: None,
             own: None,
             machine: None,
+            log: None,
             armed: Vec::new(),
         }
     }
@@ -69,6 +73,18 @@ impl State {
                 }
                 Err(pagetrail_guest::Error::NoGuest) => {}
                 Err(error) => log(format_args!("not by the virtual machine: {error}")),
+            }
+            if let Some(technique) = settings::log_technique() {
+                match Log::start(technique) {
+                    Ok(started) => {
+                        log(format_args!(
+                            "soft-dirty is answered by {technique}, for a collector"
+                        ));
+                        self.log = Some(started);
+                        return true;
+                    }
+                    Err(error) => log(format_args!("not by {technique}: {error}")),
+                }
             }
         }
         match (mode, kernel::has_soft_dirty()) {
@@ -161,12 +177,24 @@ impl State {
             shared: known.map_or(&EMPTY, |(_, sets)| &sets.shared),
             anonymous: known.map_or(&EMPTY, |(_, sets)| &sets.anonymous),
             leaves_bits: self.leaves_bits,
+            written: known.and_then(|(_, sets)| sets.written.as_ref()),
         }
     }
 
-    /// Fills in bare entries of the own process by the virtual machine; false where it has none, or
-    /// everything counts as written.
-    pub(crate) fn bare_by_machine(&self, first: u64, entries: &mut [u8]) -> bool {
+    /// Looks again at what was written to another process's memory, where no entry tells it: a
+    /// program may keep its `pagemap` open while the process runs.
+    pub(crate) fn look_again(&mut self, pid: u32) {
+        if self.view(pid).written.is_some() {
+            self.note(pid, holder::ask(pid, Request::Look).unwrap_or_default());
+        }
+    }
+
+    /// Fills in bare entries of the own process by the virtual machine or a log; false where it has
+    /// neither, or everything counts as written.
+    pub(crate) fn bare_by_log(&mut self, first: u64, entries: &mut [u8]) -> bool {
+        if let Some(log) = &mut self.log {
+            return log.bare(first, entries);
+        }
         let machine = self.machine.as_ref();
         machine.is_some_and(|machine| machine.bare(first, entries))
     }
@@ -190,6 +218,14 @@ impl State {
                 machine.give_up();
                 log(format_args!(
                     "clearing by the virtual machine: {error}; all of it counts as written"
+                ));
+            }
+            return;
+        }
+        if let Some(own) = self.log.as_mut().filter(|_| is_own) {
+            if let Err(error) = own.clear() {
+                log(format_args!(
+                    "clearing by the log: {error}; all of it counts as written"
                 ));
             }
             return;
@@ -235,6 +271,7 @@ impl State {
         ));
         self.own = None;
         self.machine.as_mut().into_iter().for_each(Machine::give_up);
+        self.log.as_mut().into_iter().for_each(Log::give_up);
         self.armed.clear();
     }
 }

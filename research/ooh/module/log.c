@@ -30,6 +30,20 @@ static u32 used;
 /* What the register is to be: what else may have been written to it is not taken over. */
 static u32 active;
 
+/* Entries that were taken from the device, by what their slots log: OOH_DEVICE_VIRTUAL, _PHYSICAL, _KERNEL. */
+static unsigned long taken[3];
+module_param_array_named(entries, taken, ulong, NULL, 0444);
+MODULE_PARM_DESC(entries, "Entries taken from logs: by virtual address, by page frame, of the kernel's stores");
+
+static void count(u32 mode, unsigned long entries)
+{
+    if (mode < OOH_DEVICE_VIRTUAL || mode > OOH_DEVICE_KERNEL)
+        return;
+    spin_lock(&slots_lock);
+    taken[mode - OOH_DEVICE_VIRTUAL] += entries;
+    spin_unlock(&slots_lock);
+}
+
 static u64 *ring(int slot)
 {
     return (u64 *)((char *)device + OOH_DEVICE_RING(slot));
@@ -174,6 +188,7 @@ int ooh_log_drain(int slot, u64 until, void (*page)(void *context, u64 number), 
         WRITE_ONCE(entries[tail % OOH_DEVICE_ENTRIES], 0);
         page(context, entry >> 1);
     }
+    count(READ_ONCE(registers->mode), tail - registers->tail);
     smp_store_release(&registers->tail, tail);
 out:
     up_read(&log_lock);

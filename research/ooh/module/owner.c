@@ -28,8 +28,6 @@ static bool has_anonymous(struct vm_area_struct *vma, const struct anon_vma *own
 
 static bool can_have(struct vm_area_struct *vma, unsigned long mapping)
 {
-    if (!mapping)
-        return false;
     if (mapping & MAPPING_ANON)
         return has_anonymous(vma, (void *)(mapping & ~MAPPING_FLAGS));
     return vma->vm_file && (unsigned long)vma->vm_file->f_mapping == mapping;
@@ -52,6 +50,7 @@ unsigned int ooh_owner_addresses(struct mm_struct *mm, unsigned long frame,
     struct page *page = pfn_to_online_page(frame);
     unsigned long mapping, offset, first;
     struct vm_area_struct *vma;
+    VMA_ITERATOR(next, mm, 0);
     unsigned int count = 0;
     struct folio *folio;
 
@@ -65,7 +64,10 @@ unsigned int ooh_owner_addresses(struct mm_struct *mm, unsigned long frame,
         goto out;
     mapping = (unsigned long)READ_ONCE(folio->mapping);
     offset = folio->index + folio_page_idx(folio, page);
-    for (vma = find_vma(mm, 0); vma; vma = find_vma(mm, vma->vm_end)) {
+    /* Most frames that are not the process's are the kernel's own, and have none. */
+    if (!mapping)
+        goto out;
+    for_each_vma(next, vma) {
         first = first_offset(vma, mapping);
         if (offset < first || offset >= first + vma_pages(vma) || !can_have(vma, mapping))
             continue;

@@ -38,6 +38,14 @@ static atomic_t tracked = ATOMIC_INIT(0);
 static LIST_HEAD(sessions);
 static DEFINE_SPINLOCK(sessions_lock);
 
+/* Of all sessions; under their lock. */
+static unsigned long rounds;
+module_param(rounds, ulong, 0444);
+MODULE_PARM_DESC(rounds, "Rounds that trackers have ended");
+static unsigned long foreign;
+module_param(foreign, ulong, 0444);
+MODULE_PARM_DESC(foreign, "Page frames that belonged to nobody who is tracked");
+
 struct session {
     struct list_head link;
     /* Serializes what the tracker asks for, and the draining in between. */
@@ -348,12 +356,13 @@ static long collect(struct session *session, struct ooh_round __user *argument)
     struct ooh_round round = {};
     long error = -EPERM;
     unsigned int n;
-    u64 until[2];
+    u64 until[2], foreign_before;
     bool lost, ended;
 
     mutex_lock(&session->lock);
     if (session->owner != current->mm)
         goto out;
+    foreign_before = session->foreign;
     ended = READ_ONCE(session->ended);
     spin_lock(&session->ring_lock);
     session->tail = session->given;
@@ -383,6 +392,10 @@ static long collect(struct session *session, struct ooh_round __user *argument)
         round.flags |= OOH_LOST;
     round.logged = session->logged;
     round.foreign = session->foreign;
+    spin_lock(&sessions_lock);
+    rounds++;
+    foreign += session->foreign - foreign_before;
+    spin_unlock(&sessions_lock);
 out:
     mutex_unlock(&session->lock);
     if (!error && copy_to_user(argument, &round, sizeof(round))) {

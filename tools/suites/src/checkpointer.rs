@@ -39,6 +39,9 @@ const MODULES: &[&str] = &[
     "nf_tables",
 ];
 
+/// Where the library says by what it answers, in a guest with a log.
+const LOG: &str = "/tmp/softdirty.log";
+
 /// How long the program may take to carry out a command.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -47,6 +50,18 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 enum Bits {
     Kernel,
     Ours,
+    /// Ours, from a log of `/dev/ooh`, by the technique that reads it.
+    Log(&'static str),
+}
+
+impl Bits {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Ours => "ours",
+            Self::Log(technique) => technique,
+        }
+    }
 }
 
 struct Kit {
@@ -72,10 +87,15 @@ impl Kit {
         let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
         command.arg("--library-path").arg(&libraries);
         command.arg(self.tree.join("usr/sbin/criu")).args(args);
-        if bits == Bits::Ours {
+        if bits != Bits::Kernel {
             command
                 .env("LD_PRELOAD", &self.preload)
                 .env("PAGETRAIL_SOFTDIRTY", "always");
+        }
+        if let Bits::Log(technique) = bits {
+            command
+                .env("PAGETRAIL_SOFTDIRTY_TECHNIQUE", technique)
+                .env("PAGETRAIL_SOFTDIRTY_LOG", LOG);
         }
         command.stdin(Stdio::null());
         command
@@ -300,6 +320,42 @@ pub fn measure_in_guest(args: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// In a guest with a log: the chain by it, one line of JSON for each technique.
+pub fn chain_by_logs(args: &[String]) -> Result<()> {
+    let [tree, victims, preload] = args else {
+        bail!("usage: chain-by-logs TREE VICTIMS PRELOAD");
+    };
+    let kit = Kit {
+        tree: tree.into(),
+        victims: victims.into(),
+        preload: preload.into(),
+    };
+    for technique in LOGS {
+        fs::write(LOG, "")?;
+        let run = chain(&kit, Bits::Log(technique), 16, Path::new("/tmp/checkpointer"))?;
+        let said = fs::read_to_string(LOG)?;
+        let is_answered = said.contains(&format!("is answered by {technique}"));
+        ensure!(
+            is_answered && !said.contains("counts as written"),
+            "CRIU by {technique}: {said}"
+        );
+        println!("{run}");
+    }
+    Ok(())
+}
+
+/// The command that does it, for a guest, and what it needs there.
+pub(crate) fn by_logs(repo: &Repo) -> Result<(Vec<String>, &'static [&'static str])> {
+    let kit = kit(repo)?;
+    let this = env::current_exe()?.display().to_string();
+    let paths = [&kit.tree, &kit.victims, &kit.preload].map(|path| path.display().to_string());
+    let command = [this, "chain-by-logs".to_owned()].into_iter().chain(paths);
+    Ok((command.collect(), MODULES))
+}
+
+/// The techniques that read a log.
+const LOGS: [&str; 3] = ["epml", "spml", "spml-search"];
+
 /// Takes the program through all phases; what each took. Fails when it is not what it was
 /// afterwards.
 fn chain(kit: &Kit, bits: Bits, mebibytes: u64, dir: &Path) -> Result<Value> {
@@ -350,7 +406,7 @@ fn chain(kit: &Kit, bits: Bits, mebibytes: u64, dir: &Path) -> Result<Value> {
         );
     }
     Ok(
-        json!({"bits": format!("{bits:?}").to_lowercase(), "mebibytes": mebibytes, "phases": phases}),
+        json!({"bits": bits.name(), "mebibytes": mebibytes, "phases": phases}),
     )
 }
 

@@ -13,10 +13,12 @@ use serde_json::Value;
 use pagetrail_rig::guest::{End, Guest, Job, Machine, print_bytes};
 use pagetrail_rig::kernel::{Kernel, Series};
 use pagetrail_rig::ooh::{self, Ooh};
-use pagetrail_rig::{Rig, place};
+use pagetrail_rig::{Rig, place, programs};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{NotHere, Outcome};
 use pagetrail_steps::tally::Tally;
+
+use crate::checkpointer;
 
 /// The kernels for which the module is compiled. Commands run on the first.
 const SERIES: [&str; 2] = ["6.12", "7.x"];
@@ -60,6 +62,7 @@ impl Extent {
                 Wanted("pagetrail", "stress", &["epml"]),
                 Wanted("pagetrail", "stress", &["spml"]),
                 Wanted("pagetrail", "stress", &["spml-search"]),
+                Wanted("pagetrail-preload", "logs", &[]),
             ],
         }
     }
@@ -72,6 +75,10 @@ struct Wanted(&'static str, &'static str, &'static [&'static str]);
 /// rows go.
 pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) -> Result<Outcome> {
     let tests = build(repo, extent)?;
+    let on_libgc = match extent {
+        Extent::Short => None,
+        Extent::Whole => Some(programs::build(repo)?),
+    };
     let mut fine = true;
     let mut absent = Vec::new();
     for series in SERIES {
@@ -79,9 +86,20 @@ pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) 
             true => &tests,
             false => &[],
         };
-        match run_in_guests(repo, series, tests, rows, tally) {
-            Err(error) if error.is::<NotHere>() => absent.push(error.to_string()),
-            outcome => fine &= outcome?,
+        let mut guests = match Guests::open(repo, series) {
+            Err(error) if error.is::<NotHere>() => {
+                absent.push(error.to_string());
+                continue;
+            }
+            guests => guests?,
+        };
+        guests.env.extend(on_libgc.clone());
+        fine &= run_in_guests(repo, &guests, tests, rows, tally)?;
+        if extent == Extent::Whole {
+            match criu(repo, &mut guests) {
+                Err(error) if error.is::<NotHere>() => absent.push(error.to_string()),
+                outcome => fine &= outcome?,
+            }
         }
     }
     Ok(match absent.is_empty() || !fine {
@@ -93,14 +111,21 @@ pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) 
 /// A test program with its arguments.
 type Test = (PathBuf, &'static [&'static str]);
 
+/// CRIU's chain of dumps, by each technique that reads the log.
+fn criu(repo: &Repo, guests: &mut Guests) -> Result<bool> {
+    let (command, modules) = checkpointer::by_logs(repo)?;
+    println!("-- CRIU in the {}", guests.place);
+    guests.machine.modules = modules.iter().map(|&name| name.to_owned()).collect();
+    Ok(guests.run(command, &mut print_bytes)? == End::Exited(0))
+}
+
 fn run_in_guests(
     repo: &Repo,
-    series: &str,
+    guests: &Guests,
     tests: &[Test],
     rows: Option<&Path>,
     tally: &mut Tally,
 ) -> Result<bool> {
-    let guests = Guests::open(repo, series)?;
     let mut fine = true;
     for (what, source, arguments) in [
         ("the rules of /dev/ooh", "rules", &[][..]),
@@ -131,29 +156,33 @@ fn run_in_guests(
         fine &= passed;
         if let Some(rows) = rows {
             let from = Guest::out(guests.rig.dir()).join("rows");
-            collect_rows(&from, &rows.join(format!("ooh-{series}-{number}")))?;
+            collect_rows(&from, &rows.join(format!("ooh-{}-{number}", guests.series)))?;
         }
     }
     Ok(fine)
 }
 
-/// Runs one command in such a guest: `[--kernel SERIES] [--counted] -- COMMAND ..`.
+/// Runs one command in such a guest:
+/// `[--kernel SERIES] [--counted] [--module NAME ..] -- COMMAND ..`.
 pub fn command(repo: &Repo, args: &[String]) -> Result<bool> {
     let mut series = SERIES[0];
     let mut counted = false;
+    let mut modules = Vec::new();
     let mut args = args.iter();
     loop {
         match args.next().map(String::as_str) {
             Some("--") => break,
             Some("--kernel") => series = args.next().context("--kernel needs a value")?,
             Some("--counted") => counted = true,
-            _ => bail!("ooh takes [--kernel SERIES] [--counted] -- COMMAND .."),
+            Some("--module") => modules.push(args.next().context("--module needs a name")?.clone()),
+            _ => bail!("ooh takes [--kernel SERIES] [--counted] [--module NAME ..] -- COMMAND .."),
         }
     }
     let command: Vec<String> = args.cloned().collect();
     ensure!(!command.is_empty(), "no command after --");
     let mut guests = Guests::open(repo, series)?;
     guests.machine.counted = counted;
+    guests.machine.modules = modules;
     Ok(guests.run(command, &mut print_bytes)? == End::Exited(0))
 }
 
@@ -164,6 +193,7 @@ struct Guests {
     machine: Machine,
     env: Vec<(String, String)>,
     place: String,
+    series: String,
     dir: PathBuf,
 }
 
@@ -188,6 +218,7 @@ impl Guests {
             machine,
             env,
             place,
+            series: series.name.to_owned(),
             dir: repo.root.join("crates/pagetrail"),
         })
     }

@@ -65,7 +65,7 @@ usage: cargo xtask TASK
                    the pages that a program there uses, found in the guest's process; part of 'test'
   kvm              'compare kvm' with a real guest, in a guest with nested virtualization: MemoryMotion
                    and a web server, their results, exits and counters
-  ooh [[--kernel SERIES] [--counted] -- COMMAND ..]
+  ooh [[--kernel SERIES] [--counted] [--module NAME ..] -- COMMAND ..]
                    the techniques that read a log of processor or hypervisor, in guests whose emulator
                    plays it: the rules of the kernel module, a hostile guest, conformance, stress;
                    short in 'test'; or a command there, with the options that 'vm' has
@@ -270,6 +270,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         },
         // In a guest, started by the tasks above.
         "measure-checkpointer" => checkpointer::measure_in_guest(rest).map(|()| true)?,
+        "chain-by-logs" => checkpointer::chain_by_logs(rest).map(|()| true)?,
         "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
         "reproduce" => reproduce::run(&repo, rest)?,
         "book" => book::build(&repo)? != steps::Outcome::Failed,
@@ -298,6 +299,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         | "soak"
         | "subpage"
         | test::LANE
+        | "chain-by-logs"
         | "measure-collector"
         | "measure-checkpointer" => None,
         "bench" if rest.first().is_some_and(|arg| arg == "subpage") => rest.get(3),

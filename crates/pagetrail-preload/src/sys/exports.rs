@@ -347,6 +347,7 @@ fn answer_scan(known: Known, fd: c_int, argument: u64) -> Option<c_int> {
         if arg.size != bytes as u64 || !scan::concerns(&arg) || scan::is_refused(&arg) {
             return None;
         }
+        state.look_again(known.pid);
         let found = scan::run(state.view(known.pid), fd, &mut arg);
         let walk_end = argument + offset_of!(pm_scan_arg, walk_end) as u64;
         Some(found.and_then(|count| kernel::copy_out(walk_end, &[arg.walk_end]).map(|()| count)))

@@ -38,6 +38,7 @@ pub(super) unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offs
             None => kernel::position(fd)?.checked_sub(bytes as u64)?,
         };
         let first = offset / 8 * pagetrail::page_size();
+        state.look_again(known.pid);
         answer::amend(state.view(known.pid), fd, first, entries);
         Some(())
     });
@@ -79,7 +80,7 @@ pub(super) unsafe fn read_bare(
         // SAFETY: `count` bytes at `buffer` are the program's to write, which the caller
         // guarantees.
         let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) };
-        if !state.bare_by_machine(first, entries) {
+        if !state.bare_by_log(first, entries) {
             answer::bare(state.view(known.pid), fd, first, entries).ok()?;
         }
         if offset.is_none() {
