@@ -397,16 +397,29 @@ mod tests {
             written: Some(&written),
         };
         // Protection is of no account, nor are the kernel's own bits.
-        let before = [0, PRESENT | SOFT_DIRTY, PRESENT | WRITE_PROTECTED, SWAPPED, PRESENT, 0];
-        let mut bytes: Vec<u8> = before.iter().flat_map(|entry| entry.to_ne_bytes()).collect();
+        let before = [
+            0,
+            PRESENT | SOFT_DIRTY,
+            PRESENT | WRITE_PROTECTED,
+            SWAPPED,
+            PRESENT,
+            0,
+        ];
+        let mut bytes: Vec<u8> = before
+            .iter()
+            .flat_map(|entry| entry.to_ne_bytes())
+            .collect();
         amend(view, -1, 100 * page, &mut bytes);
         let dirty: Vec<bool> = bytes
             .chunks_exact(ENTRY)
             .map(|entry| get(entry) & SOFT_DIRTY != 0)
             .collect();
         assert_eq!(dirty, [false, false, true, false, true, true]);
-        assert!(bytes.chunks_exact(ENTRY).zip(before).all(|(entry, before)| {
-            get(entry) & !SOFT_DIRTY == before & !SOFT_DIRTY
-        }));
+        assert!(
+            bytes
+                .chunks_exact(ENTRY)
+                .zip(before)
+                .all(|(entry, before)| { get(entry) & !SOFT_DIRTY == before & !SOFT_DIRTY })
+        );
     }
 }

@@ -82,6 +82,27 @@ impl Kit {
         })
     }
 
+    /// This program's verb for a guest, with what it is given.
+    fn command(&self, verb: &str) -> Result<Vec<String>> {
+        let this = env::current_exe()?.display().to_string();
+        let paths = [&self.tree, &self.victims, &self.preload];
+        let paths = paths.map(|path| path.display().to_string());
+        let words = [this, verb.to_owned()].into_iter().chain(paths);
+        Ok(words.collect())
+    }
+
+    /// What a guest is given.
+    fn given(args: &[String]) -> Result<Self> {
+        let [tree, victims, preload] = args else {
+            bail!("usage: TREE VICTIMS PRELOAD");
+        };
+        Ok(Self {
+            tree: tree.into(),
+            victims: victims.into(),
+            preload: preload.into(),
+        })
+    }
+
     fn criu(&self, bits: Bits, args: &[&str]) -> Command {
         let libraries = self.tree.join("usr/lib/x86_64-linux-gnu");
         let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
@@ -322,17 +343,15 @@ pub fn measure_in_guest(args: &[String]) -> Result<()> {
 
 /// In a guest with a log: the chain by it, one line of JSON for each technique.
 pub fn chain_by_logs(args: &[String]) -> Result<()> {
-    let [tree, victims, preload] = args else {
-        bail!("usage: chain-by-logs TREE VICTIMS PRELOAD");
-    };
-    let kit = Kit {
-        tree: tree.into(),
-        victims: victims.into(),
-        preload: preload.into(),
-    };
+    let kit = Kit::given(args)?;
     for technique in LOGS {
         fs::write(LOG, "")?;
-        let run = chain(&kit, Bits::Log(technique), 16, Path::new("/tmp/checkpointer"))?;
+        let run = chain(
+            &kit,
+            Bits::Log(technique),
+            16,
+            Path::new("/tmp/checkpointer"),
+        )?;
         let said = fs::read_to_string(LOG)?;
         let is_answered = said.contains(&format!("is answered by {technique}"));
         ensure!(
@@ -346,11 +365,26 @@ pub fn chain_by_logs(args: &[String]) -> Result<()> {
 
 /// The command that does it, for a guest, and what it needs there.
 pub(crate) fn by_logs(repo: &Repo) -> Result<(Vec<String>, &'static [&'static str])> {
-    let kit = kit(repo)?;
-    let this = env::current_exe()?.display().to_string();
-    let paths = [&kit.tree, &kit.victims, &kit.preload].map(|path| path.display().to_string());
-    let command = [this, "chain-by-logs".to_owned()].into_iter().chain(paths);
-    Ok((command.collect(), MODULES))
+    Ok((kit(repo)?.command("chain-by-logs")?, MODULES))
+}
+
+/// The command that measures tkrzw's engines by each kind of bits in such a guest, and what it
+/// needs there.
+pub(crate) fn engines_by_logs(repo: &Repo) -> Result<(Vec<String>, &'static [&'static str])> {
+    if program(engines::TKRZW).is_none() {
+        return Err(NotHere::error("apt-get install tkrzw-utils"));
+    }
+    let kit = Kit::build(repo, Profile::Release)?;
+    Ok((kit.command("measure-engines-logs")?, MODULES))
+}
+
+/// In a guest with a log and a clock that counts instructions: tkrzw's engines under CRIU by each
+/// kind of bits, one line of JSON each.
+pub fn engines_in_guest(args: &[String]) -> Result<()> {
+    let kit = Kit::given(args)?;
+    let kinds = [Bits::Kernel, Bits::Ours].into_iter();
+    let kinds: Vec<Bits> = kinds.chain(LOGS.map(Bits::Log)).collect();
+    engines::small(&kit, &kinds)
 }
 
 /// The techniques that read a log.
@@ -405,9 +439,7 @@ fn chain(kit: &Kit, bits: Bits, mebibytes: u64, dir: &Path) -> Result<Value> {
             "{bits:?}: {written} pages dumped again, of {pages} of which 1% were written: {phase}"
         );
     }
-    Ok(
-        json!({"bits": bits.name(), "mebibytes": mebibytes, "phases": phases}),
-    )
+    Ok(json!({"bits": bits.name(), "mebibytes": mebibytes, "phases": phases}))
 }
 
 fn run(mut criu: Command, log: &Path) -> Result<()> {

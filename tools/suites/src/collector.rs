@@ -3,6 +3,7 @@
 //! paper).
 
 pub(crate) mod engines;
+pub mod logs;
 mod memory;
 mod table;
 
@@ -51,6 +52,8 @@ enum Mode {
     Ours,
     /// By ours, with the setting for a collector that reads them.
     ForCollector,
+    /// By ours for a collector, from a log of `/dev/ooh`: the technique that reads it.
+    Log(&'static str),
 }
 
 const MODES: &[Mode] = &[
@@ -69,6 +72,7 @@ impl Mode {
             Self::Kernel => "soft-dirty of the kernel",
             Self::Ours => "pagetrail",
             Self::ForCollector => "pagetrail for collectors",
+            Self::Log(technique) => technique,
         }
     }
 
@@ -77,7 +81,7 @@ impl Mode {
         match self {
             Self::Off => "none",
             Self::Mprotect => "mprotect",
-            Self::Kernel | Self::Ours | Self::ForCollector => "soft-dirty",
+            Self::Kernel | Self::Ours | Self::ForCollector | Self::Log(_) => "soft-dirty",
         }
     }
 }
@@ -141,11 +145,14 @@ impl Kit {
             Mode::Mprotect => {
                 command.env("GC_USE_GETWRITEWATCH", "0");
             }
-            Mode::Ours | Mode::ForCollector => {
+            Mode::Ours | Mode::ForCollector | Mode::Log(_) => {
                 let reader = match mode {
-                    Mode::ForCollector => "collector",
-                    _ => "any",
+                    Mode::Ours => "any",
+                    _ => "collector",
                 };
+                if let Mode::Log(technique) = mode {
+                    command.env("PAGETRAIL_SOFTDIRTY_TECHNIQUE", technique);
+                }
                 command
                     .env("LD_PRELOAD", &self.preload)
                     .env("PAGETRAIL_SOFTDIRTY", "always")

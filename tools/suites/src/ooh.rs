@@ -1,6 +1,8 @@
 //! `cargo xtask ooh`: the log of `research/ooh` in a guest: the rules of its device, and the
 //! library's suites with the techniques that read it.
 
+pub mod bench;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -90,6 +90,8 @@ usage: cargo xtask TASK
                    was ended), and write the book's chapters of them; report writes these alone
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench units      what merging sub-pages saves and costs programs: log entries, faults, bytes (guest)
+  bench ooh [listing1|collector|engines]
+                   section VI of the OoH paper in counts: every technique side by side in one guest
   bench checkpointer [ROUNDS | engines [ROUNDS [small|medium|large [ENGINE]]]]
                    the same for CRIU, in a guest; engines: tkrzw's under CRIU, on this machine
   bench trees [with COMMAND] [ROUNDS]
@@ -265,12 +267,15 @@ fn run(args: &[String]) -> Result<ExitCode> {
             [what, part @ ..] if what == "subpage" => subpage::bench(&repo, part).map(|()| true)?,
             [what, asked @ ..] if what == "trees" => trees::bench(&repo, asked).map(|()| true)?,
             [what] if what == "vm" => vm_bench::run(&repo).map(|()| true)?,
+            [what, only @ ..] if what == "ooh" => ooh::bench::run(&repo, only).map(|()| true)?,
             [what] if what == "units" => vm_units::run(&repo).map(|()| true)?,
             _ => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         },
         // In a guest, started by the tasks above.
         "measure-checkpointer" => checkpointer::measure_in_guest(rest).map(|()| true)?,
         "chain-by-logs" => checkpointer::chain_by_logs(rest).map(|()| true)?,
+        "measure-engines-logs" => checkpointer::engines_in_guest(rest).map(|()| true)?,
+        "measure-collector-logs" => collector::logs::measure_in_guest(rest).map(|()| true)?,
         "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
         "reproduce" => reproduce::run(&repo, rest)?,
         "book" => book::build(&repo)? != steps::Outcome::Failed,
@@ -300,6 +305,8 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         | "subpage"
         | test::LANE
         | "chain-by-logs"
+        | "measure-engines-logs"
+        | "measure-collector-logs"
         | "measure-collector"
         | "measure-checkpointer" => None,
         "bench" if rest.first().is_some_and(|arg| arg == "subpage") => rest.get(3),
@@ -312,6 +319,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
             let is_of_programs = rest.get(1).is_some_and(|arg| arg == "programs");
             rest.get(if is_of_programs { 3 } else { 2 })
         }
+        "bench" if rest.first().is_some_and(|arg| arg == "ooh") => rest.get(2),
         "generate" | "bench" | "posix" | "reproduce" | "shadow" => rest.get(1),
         "restore" => rest.get(2),
         _ => rest.first(),
