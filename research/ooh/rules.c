@@ -282,6 +282,7 @@ static void pages_of_private_files(const char *name, unsigned mode) {
     struct iovec one = {"x", 1}, there = {elsewhere + (MOVED - HALF) * PAGE, 1};
     begun &= process_vm_writev(getpid(), &one, 1, &there, 1, 0) == 1;
     if (!has(&log, there.iov_base)) strcat(missed, " moved");
+    if (log.round.flags & OOH_LOST) strcat(missed, ", as the log was full");
     snprintf(text, sizeof text, "%s has pages of private files; missed:%s", name, *missed ? missed : " none");
     rule(text, begun && !*missed);
     end(&log);
@@ -377,6 +378,25 @@ static void rings_are_apart(const char *name, unsigned mode) {
         waitpid(writers[i], NULL, 0);
         end(&logs[i]);
     }
+    munmap(area, (size_t)PAGES * PAGE);
+}
+
+/* Two trackers of one process, whose rounds are apart: each has every page once. */
+static void trackers_are_apart(const char *name, unsigned mode) {
+    static char seen[PAGES];
+    struct log logs[2];
+    char *area = memory();
+    int fine = begin(&logs[0], getpid(), mode) && begin(&logs[1], getpid(), mode);
+    ((volatile char *)area)[50 * PAGE] = 2;
+    fine = fine && has(&logs[0], area + 50 * PAGE);
+    ((volatile char *)area)[60 * PAGE] = 2;
+    for (int i = 0; fine && i < 2; i++) {
+        fine = !ioctl(logs[i].fd, OOH_COLLECT, &logs[i].round) && !(logs[i].round.flags & OOH_LOST);
+        mark(logs[i].ring, &logs[i].session, &logs[i].round, area, seen);
+        fine &= seen[50] == i && seen[60];
+    }
+    rule(name, fine);
+    end(&logs[0]), end(&logs[1]);
     munmap(area, (size_t)PAGES * PAGE);
 }
 
@@ -497,6 +517,8 @@ int main(void) {
     frames_are_the_guests();
     rings_are_apart("EPML: a log has nothing of another process", OOH_EPML);
     rings_are_apart("SPML: a log has nothing of another process", OOH_SPML_OWNED);
+    trackers_are_apart("EPML: two trackers of a process have rounds of their own", OOH_EPML);
+    trackers_are_apart("SPML: two trackers of a process have rounds of their own", OOH_SPML_OWNED);
     rings_are_private();
     logs_end();
     wrong_calls();

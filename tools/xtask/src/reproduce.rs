@@ -32,6 +32,7 @@ const STEPS: &[&[&str]] = &[
     &["collector", "guest"],
     &["checkpointer"],
     &["checkpointer", "engines"],
+    &["ooh"],
     &["subpage", "programs"],
     &["subpage", "checkpoints"],
     &["subpage", "scale"],

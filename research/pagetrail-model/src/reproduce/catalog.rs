@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use super::{
-    Table, flexible, hmmv, ooh, ooh_formulas, ooh_influence, ooh_machines, ooh_programs, xen,
-    xen_counts, xen_native,
+    Table, flexible, hmmv, ooh, ooh_formulas, ooh_influence, ooh_logs, ooh_machines, ooh_programs,
+    xen, xen_counts, xen_native,
 };
 use crate::RunError;
 
@@ -142,14 +142,17 @@ const OOH: &[Entry] = &[
     entry(&[T(5)], ooh_influence::table5),
     entry(&[Figure(3)], || Ok(micro()?.figure3())),
     entry(&[Figure(4)], || Ok(micro()?.figure4())),
+    lookup(&[T(1), Figure(4)], ooh_logs::listing1),
     entry(&[Figure(5), Figure(6)], ooh_programs::figures5_6),
     lookup(&[Figure(5), Figure(6)], ooh_machines::figures5_6),
+    lookup(&[Figure(5), Figure(6)], ooh_logs::figures5_6),
     entry(
         &[Figure(7), Figure(8), Figure(9)],
         ooh_programs::figures7_to_9,
     ),
     lookup(&[Figure(7), Figure(8), Figure(9)], ooh_machines::engines7_9),
     lookup(&[Figure(7), Figure(8), Figure(9)], ooh_machines::figures7_9),
+    lookup(&[Figure(7), Figure(8), Figure(9)], ooh_logs::figures7_to_9),
     entry(&[Figure(10), Figure(11)], ooh::figures10_11),
 ];
 

@@ -12,6 +12,7 @@ pub mod hmmv;
 pub mod ooh;
 pub mod ooh_formulas;
 pub mod ooh_influence;
+pub mod ooh_logs;
 pub mod ooh_machines;
 pub mod ooh_programs;
 mod provenance;

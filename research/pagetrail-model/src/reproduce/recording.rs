@@ -60,11 +60,13 @@ pub enum Recording {
     TierFaults,
     /// Programs as guests of KVM.
     Vm,
+    /// Every technique of the OoH paper in one guest with a log.
+    OohGuest,
 }
 
 impl Recording {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Bench,
         Self::BenchGuest,
         Self::Metrics,
@@ -80,6 +82,7 @@ impl Recording {
         Self::TierPrograms,
         Self::TierFaults,
         Self::Vm,
+        Self::OohGuest,
     ];
 
     /// Its file's name.
@@ -100,6 +103,7 @@ impl Recording {
             Self::TierPrograms => "tier_programs.json",
             Self::TierFaults => "tier_guest_faults.json",
             Self::Vm => "vm.json",
+            Self::OohGuest => "ooh_guest.json",
         }
     }
 
@@ -121,6 +125,7 @@ impl Recording {
             Self::TierPrograms => "cargo xtask bench tier-programs",
             Self::TierFaults => "cargo xtask bench tier-guest",
             Self::Vm => "cargo xtask bench vm",
+            Self::OohGuest => "cargo xtask bench ooh",
         }
     }
 
@@ -139,7 +144,8 @@ impl Recording {
             | Self::CollectorGuest
             | Self::Checkpointer
             | Self::TierFaults
-            | Self::Vm => Origin::Emulated,
+            | Self::Vm
+            | Self::OohGuest => Origin::Emulated,
             Self::Tier | Self::TierPrograms => Origin::Simulated,
         }
     }

@@ -16,7 +16,7 @@ use crate::{checkpointer, collector};
 const RECORDING: &str = "ooh_guest.json";
 /// Memory of Listing 1.
 const SIZES: &str = "1M,10M";
-/// Those of the paper, and the kernel's newer one.
+/// Techniques of the paper, and the newer ones of the kernel.
 const TECHNIQUES: &str = "pagemap-scan,userfaultfd,soft-dirty,epml,spml,spml-search";
 
 /// Measures all of it, or one part, and replaces what was recorded.

@@ -61,6 +61,7 @@ impl Beside {
 
 /// A field that each recording has and no other.
 const MARKS: &[(Recording, &str)] = &[
+    (Recording::OohGuest, "collector[].entries_by_frame"),
     (Recording::Bench, "results[].untracked_pass_ns"),
     (Recording::Metrics, "metrics[].ns"),
     (Recording::CollectorGuest, "results[size=0].collecting_ms"),

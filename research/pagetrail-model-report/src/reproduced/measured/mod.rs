@@ -43,6 +43,7 @@ const BROUGHT: &[(&str, &str)] = recorded!(
     "tier_programs.json"
     "tier_guest_faults.json"
     "vm.json"
+    "ooh_guest.json"
 );
 
 impl Recordings {
