@@ -261,7 +261,9 @@ static void pages_of_private_files(const char *name, unsigned mode) {
     char missed[100] = "", text[200];
     int file = memfd_create("private", MFD_CLOEXEC);
     struct log log;
-    if (file < 0 || ftruncate(file, (FIRST + MAPPED) * PAGE)) exit(100);
+    static const char zeros[(FIRST + MAPPED) * PAGE];
+    /* The file has its pages before: one that is new is in the log itself, and mapped where its copy is. */
+    if (file < 0 || write(file, zeros, sizeof zeros) != sizeof zeros) exit(100);
     char *area = mmap(NULL, MAPPED * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, FIRST * PAGE);
     char *elsewhere = mmap(NULL, HALF * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     int begun = area != MAP_FAILED && begin(&log, getpid(), mode);

@@ -368,23 +368,22 @@ pub(crate) fn by_logs(repo: &Repo) -> Result<(Vec<String>, &'static [&'static st
     Ok((kit(repo)?.command("chain-by-logs")?, MODULES))
 }
 
-/// The command that measures tkrzw's engines by each kind of bits in such a guest, and what it
-/// needs there.
-pub(crate) fn engines_by_logs(repo: &Repo) -> Result<(Vec<String>, &'static [&'static str])> {
-    if program(engines::TKRZW).is_none() {
-        return Err(NotHere::error("apt-get install tkrzw-utils"));
-    }
+/// The command that measures the chain by each kind of bits in such a guest, and what it needs
+/// there.
+pub(crate) fn measured_by_logs(repo: &Repo) -> Result<(Vec<String>, &'static [&'static str])> {
     let kit = Kit::build(repo, Profile::Release)?;
-    Ok((kit.command("measure-engines-logs")?, MODULES))
+    Ok((kit.command("measure-checkpointer-logs")?, MODULES))
 }
 
-/// In a guest with a log and a clock that counts instructions: tkrzw's engines under CRIU by each
-/// kind of bits, one line of JSON each.
-pub fn engines_in_guest(args: &[String]) -> Result<()> {
+/// In a guest with a log and a clock that counts instructions: the chain by each kind of bits, one
+/// line of JSON each.
+pub fn measure_by_logs(args: &[String]) -> Result<()> {
     let kit = Kit::given(args)?;
     let kinds = [Bits::Kernel, Bits::Ours].into_iter();
-    let kinds: Vec<Bits> = kinds.chain(LOGS.map(Bits::Log)).collect();
-    engines::small(&kit, &kinds)
+    for bits in kinds.chain(LOGS.map(Bits::Log)) {
+        println!("{}", chain(&kit, bits, 16, Path::new("/tmp/checkpointer"))?);
+    }
+    Ok(())
 }
 
 /// The techniques that read a log.

@@ -19,8 +19,7 @@ use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::NotHere;
 
 use super::{Bits, Kit, run, stats};
-pub(super) use crate::collector::engines::TKRZW;
-use crate::collector::engines::{CONFIGURATIONS, ENGINES, command};
+use crate::collector::engines::{CONFIGURATIONS, ENGINES, TKRZW, command};
 
 /// The name of the recording.
 const RECORDING: &str = "checkpointer_engines.json";
@@ -42,7 +41,7 @@ pub(super) fn bench(repo: &Repo, kit: &Kit, rounds: usize, only: &[&str]) -> Res
             let mut runs = Vec::new();
             for _ in 0..rounds {
                 let dir = repo.target.join("engines");
-                runs.push(measure(kit, Bits::Ours, &command(engine, words), &dir)?);
+                runs.push(measure(kit, &command(engine, words), &dir)?);
             }
             let mut result = stats::median_of(&runs);
             result["engine"] = json!(engine);
@@ -81,42 +80,8 @@ fn keep(repo: &Repo, result: Value) -> Result<()> {
     )
 }
 
-/// Each engine with few records, by each kind of bits: for an emulated guest.
-pub(super) fn small(kit: &Kit, kinds: &[Bits]) -> Result<()> {
-    for (engine, all) in ENGINES {
-        let words = few(all[0]);
-        for bits in kinds {
-            let mut result = measure(
-                kit,
-                *bits,
-                &command(engine, &words),
-                Path::new("/tmp/engines"),
-            )?;
-            result["engine"] = json!(engine);
-            result["bits"] = json!(bits.name());
-            println!("{result}");
-        }
-    }
-    Ok(())
-}
-
-/// The words of a configuration with a hundredth of its records and buckets, and one thread.
-fn few(words: &str) -> String {
-    let mut few: Vec<String> = Vec::new();
-    for word in words.split(' ') {
-        few.push(match few.last().map(String::as_str) {
-            Some("--threads") => "1".to_owned(),
-            Some("--iter" | "--buckets" | "--cap_rec_num") => {
-                word.replace("00K", "K").replace('M', "0K")
-            }
-            _ => word.to_owned(),
-        });
-    }
-    few.join(" ")
-}
-
 /// One run alone, and one with CRIU.
-fn measure(kit: &Kit, bits: Bits, command: &str, dir: &Path) -> Result<Value> {
+fn measure(kit: &Kit, command: &str, dir: &Path) -> Result<Value> {
     let alone = Engine::start(command)?.end()?;
     if dir.exists() {
         fs::remove_dir_all(dir)?;
@@ -140,7 +105,7 @@ fn measure(kit: &Kit, bits: Bits, command: &str, dir: &Path) -> Result<Value> {
             args.extend(["--prev-images-dir", "../0", "--leave-running"]);
         }
         let began = Instant::now();
-        run(kit.criu(bits, &args), &images.join("log"))?;
+        run(kit.criu(Bits::Ours, &args), &images.join("log"))?;
         let mut phase = stats::read(&images.join("stats-dump"))?;
         phase["phase"] = json!(verb);
         phase["ms"] = json!(began.elapsed().as_millis() as u64);
@@ -191,17 +156,5 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn few_records_are_a_hundredth() {
-        let words = "--iter 3M --buckets 100K --record_comp zlib --threads 2";
-        let found = "--iter 30K --buckets 1K --record_comp zlib --threads 1";
-        assert_eq!(few(words), found);
     }
 }

@@ -39,10 +39,10 @@ pub fn run(repo: &Repo, only: &[String]) -> Result<()> {
     if wants("collector") {
         recording["collector"] = lines(&output(&guests, collector::logs::prepare(repo)?)?)?;
     }
-    if wants("engines") {
-        let (command, modules) = checkpointer::engines_by_logs(repo)?;
+    if wants("checkpointer") {
+        let (command, modules) = checkpointer::measured_by_logs(repo)?;
         guests.machine.modules = modules.iter().map(|&name| name.to_owned()).collect();
-        recording["engines"] = lines(&output(&guests, command)?)?;
+        recording["checkpointer"] = lines(&output(&guests, command)?)?;
     }
     let text = format!("{recording:#}\n");
     println!("{text}");
