@@ -47,8 +47,9 @@ pub struct Settings {
     pub write_weight: u8,
     /// A page of a lower degree is never hot.
     pub degree_min: u16,
-    /// Ours: a page of a lower degree is not given fast memory. Less than `degree_min` lets all that
-    /// was used compete for memory that the target has; what it asks of a pool is for hot pages.
+    /// Ours: a page of a lower degree is not given fast memory. Less than `degree_min` lets all
+    /// that was used compete for memory that the target has; what it asks of a pool is for hot
+    /// pages.
     pub place_min: u16,
     /// The share of the pages that are hot by their degree for which a target wants fast memory
     /// from the pool.

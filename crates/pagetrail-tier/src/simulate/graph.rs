@@ -1,5 +1,5 @@
-//! [`page_rank`], [`breadth_first`], [`shortest_paths`] and [`betweenness`]: graph kernels that run,
-//! and count what they touch.
+//! [`page_rank`], [`breadth_first`], [`shortest_paths`] and [`betweenness`]: graph kernels that
+//! run, and count what they touch.
 //!
 //! The graph is R-MAT's (the one of graph500): a few vertices have most of the edges. Its arrays
 //! lie next to each other in the order in which such a program makes them: offsets, edges, and what
@@ -247,8 +247,8 @@ pub fn breadth_first(scale: u32, searches: u32, seed: u64) -> Recorded {
 }
 
 /// Shortest paths from so many vertices, one after the other, of a graph of 2^`scale` vertices: by
-/// Bellman and Ford, with a queue of the vertices that have come closer. An edge is between 1 and 64
-/// long, by its place.
+/// Bellman and Ford, with a queue of the vertices that have come closer. An edge is between 1 and
+/// 64 long, by its place.
 pub fn shortest_paths(scale: u32, searches: u32, seed: u64) -> Recorded {
     let graph = Graph::new(scale, seed, 3);
     let vertices = graph.vertices();
