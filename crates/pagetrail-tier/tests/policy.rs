@@ -247,3 +247,35 @@ fn other_settings_take_what_is_remembered_along() {
     }
     assert!(policy.set_settings(with(0, Ranking::Degree)).is_err());
 }
+
+/// What was used once is placed where there is room, and asks no pool for more.
+#[test]
+fn what_was_used_once_is_placed_and_not_demanded() {
+    let caps = SourceCaps {
+        accesses: true,
+        ..SourceCaps::default()
+    };
+    let planned = |place_min: u16| {
+        let settings = Settings {
+            place_min,
+            ..Settings::default()
+        };
+        let mut policy = Policy::new(settings, caps, PAGE).unwrap();
+        policy.set_layout(&layout(&[(0, 100, false, false)]));
+        for window in 0..8 {
+            let pages = match window {
+                0 => 0..30,
+                _ => 0..10,
+            };
+            policy.observe(&Sample {
+                accessed: Some(PageSet::from_iter([range(pages)])),
+                written: None,
+            });
+        }
+        let demand = policy.demand();
+        (policy.plan(100 * PAGE).promote.len(), demand)
+    };
+    let ((all, demand), (hot, demand_of_hot)) = (planned(1), planned(3));
+    assert_eq!((all, hot), (30, 10));
+    assert_eq!(demand, demand_of_hot);
+}

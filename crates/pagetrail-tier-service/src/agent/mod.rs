@@ -3,8 +3,8 @@
 //! HMM-V (Sha et al., section 4.1) has a scanner of the guest's page tables in the hypervisor's
 //! hands. Here the same program runs in the guest ([`Agent`]), samples its processes by what its
 //! kernel offers, and knows what the host cannot: which memory is free. It says all by
-//! guest-physical addresses, over vsock or another stream ([`wire`]). On the host [`Guest`] is a
-//! source like any other: it finds where these addresses lie in the monitor ([`layout`]), which the
+//! guest-physical addresses, over vsock or another stream (`wire`). On the host `Guest` is a
+//! source like any other: it finds where these addresses lie in the monitor (`layout`), which the
 //! agent's own pages prove.
 //!
 //! A guest is not trusted: what it says concerns its own memory alone, has bounds, and must come in
