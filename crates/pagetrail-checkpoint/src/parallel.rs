@@ -1,4 +1,4 @@
-//! [`crew`], [`InOrder`] and [`try_each`]: work on many items by all processors.
+//! [`on_threads`], [`InOrder`] and [`try_each`]: work on many items by all processors.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -19,7 +19,7 @@ fn threads_for(items: usize, few: usize) -> usize {
 
 /// Does the same on as many threads as `items` are worth, where a thread is worth its start for
 /// `few` of them; one is the caller's own. The first error of one of them.
-pub(crate) fn crew<E: Send>(
+pub(crate) fn on_threads<E: Send>(
     items: usize,
     few: usize,
     work: impl Fn() -> Result<(), E> + Sync,
@@ -108,7 +108,7 @@ pub(crate) fn try_each<T: Send, M: Default, E: Send>(
         let mut items = items.lock().unwrap_or_else(PoisonError::into_inner);
         items.next()
     };
-    crew(count, few, || {
+    on_threads(count, few, || {
         let mut memory = M::default();
         while let Some(item) = next() {
             work(item, &mut memory)?;

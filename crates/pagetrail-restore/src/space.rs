@@ -9,9 +9,10 @@ use crate::remote::{List, Remote};
 use crate::sys::memory;
 use pagetrail::{Memory, PageRange, PageSet, Region};
 use pagetrail_checkpoint::{Image, Manifest, Mapping, ProcessState, is_shared_anonymous};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How much is copied at a time, in bytes.
-const CHUNK_BYTES: u64 = 4 << 20;
+const CHUNK_BYTES: u64 = 1 << 20;
 /// The one that is at the same address in all processes.
 const VSYSCALL: &str = "[vsyscall]";
 
@@ -395,46 +396,60 @@ fn open(remote: &Remote, path: &str, access: i32) -> Result<u64> {
 }
 
 /// Writes what differs; gives how many pages. A shared file is written to only if `may_write`.
-fn copy(pid: u32, image: &mut Image, wanted: &Wanted, may_write: bool) -> Result<u64> {
-    let page = image.manifest().page_size as usize;
-    let mut written = 0;
-    let (mut then, mut now) = (Vec::new(), Vec::new());
-    for chunk in chunks(&wanted.pages, CHUNK_BYTES) {
-        then.resize(chunk.bytes() as usize, 0);
-        image.read(chunk, &mut then)?;
-        now.clear();
+fn copy(pid: u32, image: &Image, wanted: &Wanted, may_write: bool) -> Result<u64> {
+    let written = AtomicU64::new(0);
+    let chunks = chunks(&wanted.pages, CHUNK_BYTES).collect();
+    image.read_each(chunks, |chunk, then| -> Result<()> {
+        let pages = copy_chunk(pid, wanted, may_write, (chunk.start(), then))?;
+        written.fetch_add(pages, Ordering::Relaxed);
+        Ok(())
+    })?;
+    Ok(written.into_inner())
+}
+
+fn copy_chunk(
+    pid: u32,
+    wanted: &Wanted,
+    may_write: bool,
+    (start, then): (u64, &[u8]),
+) -> Result<u64> {
+    let page = pagetrail::page_size() as usize;
+    let mut now = Vec::new();
+    if wanted.is_file() {
         now.resize(then.len(), 0);
-        if wanted.is_file() {
-            look(pid, chunk.start(), &mut now, page);
+        look(pid, start, &mut now, page);
+    }
+    let differ = |index: usize| {
+        let place = index * page..(index + 1) * page;
+        match wanted.is_file() {
+            true => then[place.clone()] != now[place],
+            false => then[place].iter().any(|byte| *byte != 0),
         }
-        let differ = |index: usize| {
-            let place = index * page..(index + 1) * page;
-            then[place.clone()] != now[place]
-        };
-        let mut index = 0;
-        let count = then.len() / page;
-        while index < count {
-            let run = (index..count).take_while(|&index| differ(index)).count();
-            if run == 0 {
-                index += 1;
-                continue;
-            }
-            let rights = wanted.mapping.permissions;
-            if rights.shared && wanted.is_file() && !(may_write && rights.write) {
-                return Err(Error::refused(format!(
-                    "{}, which the program has mapped shared, has changed since the checkpoint",
-                    wanted.mapping.name
-                )));
-            }
-            let address = chunk.start() + (index * page) as u64;
-            let bytes = &then[index * page..(index + run) * page];
-            memory::write(pid, address, bytes).map_err(Error::step(format!(
-                "write the memory of {} {}",
-                wanted.mapping.range, wanted.mapping.name
-            )))?;
-            written += run as u64;
-            index += run;
+    };
+    let mut written = 0;
+    let mut index = 0;
+    let count = then.len() / page;
+    while index < count {
+        let run = (index..count).take_while(|&index| differ(index)).count();
+        if run == 0 {
+            index += 1;
+            continue;
         }
+        let rights = wanted.mapping.permissions;
+        if rights.shared && wanted.is_file() && !(may_write && rights.write) {
+            return Err(Error::refused(format!(
+                "{}, which the program has mapped shared, has changed since the checkpoint",
+                wanted.mapping.name
+            )));
+        }
+        let address = start + (index * page) as u64;
+        let bytes = &then[index * page..(index + run) * page];
+        memory::write(pid, address, bytes).map_err(Error::step(format!(
+            "write the memory of {} {}",
+            wanted.mapping.range, wanted.mapping.name
+        )))?;
+        written += run as u64;
+        index += run;
     }
     Ok(written)
 }

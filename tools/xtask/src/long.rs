@@ -176,6 +176,10 @@ const RESULTS: &[(&str, &[&str])] = &[
         &["--package", "pagetrail-tier", "--example", "bench_tier"],
     ),
     (
+        "scale.json",
+        &["--package", "pagetrail-bench", "--example", "bench_scale"],
+    ),
+    (
         "snapshot.json",
         &[
             "--package",

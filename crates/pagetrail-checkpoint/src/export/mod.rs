@@ -5,13 +5,11 @@ pub(crate) mod core_file;
 pub(crate) mod raw;
 
 use crate::error::{Error, Result};
-use crate::parallel::try_each;
 use crate::store::image::Image;
 use pagetrail::{PageRange, PageSet};
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 /// How much is read and written at a time, in bytes.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -29,7 +27,7 @@ pub(crate) fn create(path: &Path) -> Result<File> {
 
 /// Writes the contents of a range at an offset of a file; zero pages stay holes.
 pub(crate) fn write_contents(
-    image: &mut Image,
+    image: &Image,
     known: &PageSet,
     range: PageRange,
     file: &File,
@@ -45,26 +43,5 @@ pub(crate) fn write_contents(
         file.write_all_at(bytes, offset + chunk.start() - range.start())
             .map_err(Error::io("cannot write the contents"))
     };
-    // What has patches is put together afterwards: that takes packs that are not open yet.
-    let patched = Mutex::new(Vec::new());
-    let of = &*image;
-    try_each(chunks, 1, |chunk, (buffer, memory): &mut (Vec<u8>, _)| {
-        buffer.resize(chunk.bytes() as usize, 0);
-        match of.read_alone(chunk, buffer, memory)? {
-            true => write(chunk, buffer),
-            false => {
-                let mut patched = patched.lock().unwrap_or_else(PoisonError::into_inner);
-                patched.push(chunk);
-                Ok(())
-            }
-        }
-    })?;
-    let patched = patched.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut buffer = Vec::new();
-    for chunk in patched {
-        buffer.resize(chunk.bytes() as usize, 0);
-        image.read(chunk, &mut buffer)?;
-        write(chunk, &buffer)?;
-    }
-    Ok(())
+    image.read_each(chunks, write)
 }

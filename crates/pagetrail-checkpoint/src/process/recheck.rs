@@ -12,7 +12,7 @@ use super::common::{Common, Contents, Piece};
 use super::staging::Staging;
 use crate::error::Result;
 use crate::hash::Hash;
-use crate::parallel::crew;
+use crate::parallel::on_threads;
 use crate::store::intake::chunks;
 use crate::store::writer::Draft;
 use pagetrail::{PageRange, PageSet, page_size};
@@ -88,7 +88,7 @@ impl Seen {
         let next = AtomicUsize::new(0);
         let differing = Mutex::new(Vec::new());
         let before = &self.0;
-        crew(chunks.len(), 4, || -> Result<()> {
+        on_threads(chunks.len(), 4, || -> Result<()> {
             let mut buffer = Vec::new();
             while let Some(ranges) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let bytes = ranges.iter().map(PageRange::bytes).sum::<u64>();
@@ -159,7 +159,7 @@ impl Seen {
         let next = AtomicUsize::new(0);
         let (differing, left) = (Mutex::default(), Mutex::new(Vec::new()));
         let before = &self.0;
-        crew(pieces.len(), 4, || -> Result<()> {
+        on_threads(pieces.len(), 4, || -> Result<()> {
             let mut buffer = Vec::new();
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let Some(claim) = common.claim(piece.block) else {

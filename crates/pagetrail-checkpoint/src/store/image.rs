@@ -9,6 +9,7 @@ use crate::format::manifest::Manifest;
 use crate::format::patch::FIRST_PATCH;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
+use crate::parallel::try_each;
 use crate::progress::Progress;
 use crate::storage::Name;
 use pagetrail::{PageRange, PageSet};
@@ -138,6 +139,28 @@ impl Image {
         }
         buffer[filled..].fill(0);
         Ok(())
+    }
+
+    /// Reads ranges of whole pages by all processors. `work` is given each with its contents, by the
+    /// thread that read it; which comes first is open.
+    ///
+    /// # Errors
+    ///
+    /// The first of `work`, or as for [`read`](Self::read); some ranges have been worked on then.
+    pub fn read_each<E: From<Error> + Send>(
+        &self,
+        ranges: Vec<PageRange>,
+        work: impl Fn(PageRange, &[u8]) -> Result<(), E> + Sync,
+    ) -> Result<(), E> {
+        type Own = (Vec<u8>, Memory, Option<Image>);
+        try_each(ranges, 1, |range, (buffer, memory, shared): &mut Own| {
+            buffer.resize(range.bytes() as usize, 0);
+            if !self.read_alone(range, buffer, memory)? {
+                let own = shared.get_or_insert_with(|| self.share());
+                own.read(range, buffer)?;
+            }
+            work(range, buffer)
+        })
     }
 
     /// Copies whole pages to `buffer` as [`read`](Self::read) does, by the calling thread alone;

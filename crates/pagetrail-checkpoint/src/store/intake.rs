@@ -13,7 +13,7 @@ use crate::format::pack_writer::{Frames, Gather, Parcel};
 use crate::format::patch::FIRST_PATCH;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
-use crate::parallel::{InOrder, crew};
+use crate::parallel::{InOrder, on_threads};
 use pagetrail::{PageRange, PageSet};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,7 +116,7 @@ impl Draft<'_> {
         });
         let frames = InOrder::new(&mut pack.frames);
         let next = AtomicUsize::new(0);
-        crew(chunks.len(), 2, || -> Result<()> {
+        on_threads(chunks.len(), 2, || -> Result<()> {
             let mut buffer = Vec::new();
             let leaving = Leaving(&lookup, &frames);
             loop {

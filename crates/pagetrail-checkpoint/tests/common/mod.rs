@@ -9,7 +9,7 @@ use pagetrail_checkpoint::{
     Description, Draft, Image, Manifest, Mapping, Result, Store, Writer, WriterOptions,
 };
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub(crate) const PAGE: u64 = 4096;
 
@@ -162,6 +162,20 @@ impl Model {
             image.read(*range, &mut contents).unwrap();
             assert!(contents == self.read(*range), "{range} differs");
         }
+        let part = 3 * PAGE;
+        let parts = self.mapped.ranges().iter().flat_map(|range| {
+            let starts = (range.start()..range.end()).step_by(part as usize);
+            starts.filter_map(|start| PageRange::new(start, range.end().min(start + part)))
+        });
+        let parts: Vec<PageRange> = parts.collect();
+        let seen = Mutex::new(PageSet::new());
+        let compared = image.read_each(parts, |range, contents| -> Result<()> {
+            assert!(contents == self.read(range), "{range} differs in parts");
+            seen.lock().unwrap().insert(range);
+            Ok(())
+        });
+        compared.unwrap();
+        assert_eq!(seen.into_inner().unwrap(), self.mapped);
     }
 }
 
