@@ -11,6 +11,7 @@ mod ring;
 use crate::error::{Error, Result};
 use crate::sys::kvm;
 use crate::sys::memory::Region;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 pub use log::Log;
@@ -20,6 +21,7 @@ const CAP_MANUAL_DIRTY_LOG_PROTECT2: u32 = 168;
 const CAP_DIRTY_LOG_RING: u32 = 192;
 const CAP_DIRTY_LOG_RING_ACQ_REL: u32 = 223;
 const CAP_DIRTY_LOG_RING_WITH_BITMAP: u32 = 225;
+const CAP_PRE_FAULT_MEMORY: u32 = 236;
 
 /// `KVM_DIRTY_LOG_MANUAL_PROTECT_ENABLE`.
 const MANUAL_PROTECT: u64 = 1;
@@ -50,6 +52,8 @@ pub struct Offers {
     /// Whether processors here see each other's writes in another order than they were made (as
     /// arm64's do): then only the ring with acquire and release is offered.
     pub ring_is_acquire_release: bool,
+    /// Whether guest memory can be mapped before the guest touches it ([`pre_fault`], Linux 6.11).
+    pub pre_fault: bool,
 }
 
 impl Offers {
@@ -68,6 +72,7 @@ impl Offers {
             manual_protect: manual & MANUAL_PROTECT != 0,
             initially_set: manual & INITIALLY_SET != 0,
             ring_is_acquire_release: acquire_release != 0,
+            pre_fault: ask(CAP_PRE_FAULT_MEMORY)? != 0,
         })
     }
 }
@@ -112,6 +117,22 @@ pub fn enable_ring(vm: BorrowedFd<'_>, bytes: u32) -> Result<()> {
         kvm::enable(vm, CAP_DIRTY_LOG_RING_WITH_BITMAP, 0).map_err(what())?;
     }
     Ok(())
+}
+
+/// Has KVM map guest memory, in bytes of guest-physical addresses and in whole pages, before the
+/// guest touches it (`KVM_PRE_FAULT_MEMORY`, Linux 6.11). A page that moved to another node, or that
+/// was just restored, costs the guest an exit at its next access; after this it costs none. To be
+/// called by the thread that runs the vCPU, between two runs; it takes as long as these exits
+/// would, outside of the guest.
+///
+/// # Errors
+///
+/// KVM does not have it ([`Offers::pre_fault`]), or no memslot has some of the memory; what comes
+/// before that is mapped then.
+pub fn pre_fault(vcpu: BorrowedFd<'_>, guest_addresses: Range<u64>) -> Result<()> {
+    let (start, end) = (guest_addresses.start, guest_addresses.end);
+    kvm::pre_fault(vcpu, guest_addresses)
+        .map_err(Error::kvm(format!("map guest memory {start:#x}..{end:#x}")))
 }
 
 /// What a memslot's flags are besides the logging.

@@ -1,7 +1,8 @@
 //! KVM's calls for dirty logging, on the descriptor of a virtual machine that somebody else made.
 //!
 //! `Documentation/virt/kvm/api.rst` has them: 4.8 (`KVM_GET_DIRTY_LOG`), 4.35
-//! (`KVM_SET_USER_MEMORY_REGION`), 4.117 (`KVM_CLEAR_DIRTY_LOG`), 8.29 (the ring).
+//! (`KVM_SET_USER_MEMORY_REGION`), 4.117 (`KVM_CLEAR_DIRTY_LOG`), 4.143 (`KVM_PRE_FAULT_MEMORY`),
+//! 8.29 (the ring).
 #![allow(unsafe_code, reason = "calls of KVM")]
 
 use std::io;
@@ -16,6 +17,8 @@ const KVM_SET_USER_MEMORY_REGION: libc::Ioctl = 0x4020_ae46;
 const KVM_ENABLE_CAP: libc::Ioctl = 0x4068_aea3;
 /// `_IOWR(KVMIO, 0xc0, struct kvm_clear_dirty_log)`.
 const KVM_CLEAR_DIRTY_LOG: libc::Ioctl = 0xc018_aec0_u32 as libc::Ioctl;
+/// `_IOWR(KVMIO, 0xd5, struct kvm_pre_fault_memory)`.
+const KVM_PRE_FAULT_MEMORY: libc::Ioctl = 0xc040_aed5_u32 as libc::Ioctl;
 /// `_IO(KVMIO, 0xc7)`.
 const KVM_RESET_DIRTY_RINGS: libc::Ioctl = 0xaec7;
 
@@ -34,6 +37,15 @@ struct ClearDirtyLog {
     pages: u32,
     first_page: u64,
     bitmap: u64,
+}
+
+/// `struct kvm_pre_fault_memory`.
+#[repr(C)]
+struct PreFaultMemory {
+    guest_address: u64,
+    bytes: u64,
+    flags: u64,
+    padding: [u64; 5],
 }
 
 /// `struct kvm_enable_cap`.
@@ -154,4 +166,34 @@ pub(crate) fn reset_rings(vm: BorrowedFd<'_>) -> io::Result<()> {
             outcome => return outcome.map(drop),
         }
     }
+}
+
+/// Maps guest memory for a vCPU, all of it.
+pub(crate) fn pre_fault(
+    vcpu: BorrowedFd<'_>,
+    guest_addresses: std::ops::Range<u64>,
+) -> io::Result<()> {
+    let mut arg = PreFaultMemory {
+        guest_address: guest_addresses.start,
+        bytes: guest_addresses.end.saturating_sub(guest_addresses.start),
+        flags: 0,
+        padding: [0; 5],
+    };
+    while arg.bytes > 0 {
+        let before = arg.bytes;
+        // SAFETY: the kernel reads and writes a `kvm_pre_fault_memory`, which `arg` is, and touches
+        // the guest's memory as the guest itself would.
+        let returned = unsafe { libc::ioctl(vcpu.as_raw_fd(), KVM_PRE_FAULT_MEMORY, &raw mut arg) };
+        match outcome(returned) {
+            // How far it came is in the argument.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+            Ok(_) if arg.bytes == before => {
+                return Err(io::Error::other("KVM makes no progress"));
+            }
+            Ok(_) => {}
+        }
+    }
+    Ok(())
 }

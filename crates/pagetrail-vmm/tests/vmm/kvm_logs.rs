@@ -3,7 +3,7 @@
 
 use crate::sys::guest::{Guest, How};
 use crate::sys::memory::Memory;
-use pagetrail_vmm::kvm::{SlotAccess, set_logging};
+use pagetrail_vmm::kvm::{SlotAccess, pre_fault, set_logging};
 use pagetrail_vmm::{DirtyLog, OwnWrites, Region, Regions, Round, Start, Tracker};
 use std::collections::BTreeMap;
 
@@ -248,4 +248,46 @@ fn a_memslot_that_does_not_log_is_named() {
     let round = consumer.collect().unwrap();
     assert!(round.dirty().of_slot(3).unwrap().contains(9));
     assert!(round.dirty().count() <= 2);
+}
+
+/// A number that KVM keeps of a virtual machine of this process, in debugfs.
+fn statistic(guest: &Guest, name: &str) -> Option<u64> {
+    use std::os::fd::AsRawFd;
+    let (pid, fd) = (std::process::id(), guest.vm().as_raw_fd());
+    let path = format!("/sys/kernel/debug/kvm/{pid}-{fd}/{name}");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// What KVM has mapped ahead of the guest costs it no fault.
+#[test]
+fn memory_that_is_mapped_ahead_costs_the_guest_no_fault() {
+    let faults_of = |ahead: bool| -> Option<u64> {
+        let mut guest = guest(How::Nothing)?;
+        let offers = pagetrail_vmm::kvm::Offers::of(guest.vm()).unwrap();
+        if !offers.pre_fault {
+            pagetrail_skips::not_here("KVM_PRE_FAULT_MEMORY: Linux 6.11");
+            return None;
+        }
+        if statistic(&guest, "pf_taken").is_none() {
+            pagetrail_skips::not_here("KVM shows no counts in debugfs");
+            return None;
+        }
+        let (start, bytes) = (guest.memories[1].guest_address, guest.memories[1].bytes);
+        if ahead {
+            pre_fault(guest.vcpu(), start..start + bytes).unwrap();
+            let missing = pre_fault(guest.vcpu(), 64 * MIB..65 * MIB).unwrap_err();
+            assert!(missing.to_string().contains("0x4000000"), "{missing}");
+        }
+        let before = statistic(&guest, "pf_taken")?;
+        let page = pagetrail::page_size();
+        guest.write(start, (bytes / page) as u32, page as u32, 7, || {});
+        Some(statistic(&guest, "pf_taken")? - before)
+    };
+    let (Some(without), Some(with)) = (faults_of(false), faults_of(true)) else {
+        return;
+    };
+    let pages = memories()[1].bytes / pagetrail::page_size();
+    // The code may cost one in either.
+    assert!(without >= pages, "{without} faults for {pages} pages");
+    assert!(with < pages / 10, "{with} faults for {pages} pages");
 }

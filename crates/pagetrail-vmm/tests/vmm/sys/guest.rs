@@ -102,6 +102,11 @@ impl Guest {
         unsafe { BorrowedFd::borrow_raw(self.vm.as_raw_fd()) }
     }
 
+    pub(crate) fn vcpu(&self) -> BorrowedFd<'_> {
+        // SAFETY: `vcpu` is open as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(self.vcpu.as_raw_fd()) }
+    }
+
     pub(crate) fn regions(&self) -> Regions {
         regions(&self.memories)
     }
