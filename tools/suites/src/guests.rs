@@ -99,6 +99,9 @@ const SUITES: &[Wanted] = &[
         .only("7.x")
         .on_two_nodes()
         .with_guests(),
+    Wanted::new("pagetrail-vmm", "vmm")
+        .only("7.x")
+        .with_guests(),
     Wanted::new("pagetrail-vm", "clock")
         .only("7.x")
         .with_guests(),
