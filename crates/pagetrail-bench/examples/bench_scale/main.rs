@@ -5,7 +5,6 @@
 //! each size the medians of what a start, a stop and a collect took, and the slope of each curve:
 //! the exponent of the power that fits it best, and what a unit costs between the two largest
 //! sizes.
-#![allow(unsafe_code, reason = "the target writes its memory by address")]
 #![allow(clippy::print_stdout, reason = "that is what an example is for")]
 
 mod target;

@@ -1,4 +1,5 @@
 //! The target: this program again, with so much of something.
+#![allow(unsafe_code, reason = "the target writes its memory by address")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};

@@ -141,8 +141,8 @@ impl Image {
         Ok(())
     }
 
-    /// Reads ranges of whole pages by all processors. `work` is given each with its contents, by the
-    /// thread that read it; which comes first is open.
+    /// Reads ranges of whole pages by all processors. `work` is given each with its contents, by
+    /// the thread that read it; which comes first is open.
     ///
     /// # Errors
     ///

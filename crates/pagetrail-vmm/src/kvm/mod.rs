@@ -120,9 +120,9 @@ pub fn enable_ring(vm: BorrowedFd<'_>, bytes: u32) -> Result<()> {
 }
 
 /// Has KVM map guest memory, in bytes of guest-physical addresses and in whole pages, before the
-/// guest touches it (`KVM_PRE_FAULT_MEMORY`, Linux 6.11). A page that moved to another node, or that
-/// was just restored, costs the guest an exit at its next access; after this it costs none. To be
-/// called by the thread that runs the vCPU, between two runs; it takes as long as these exits
+/// guest touches it (`KVM_PRE_FAULT_MEMORY`, Linux 6.11). A page that moved to another node, or
+/// that was just restored, costs the guest an exit at its next access; after this it costs none. To
+/// be called by the thread that runs the vCPU, between two runs; it takes as long as these exits
 /// would, outside of the guest.
 ///
 /// # Errors
