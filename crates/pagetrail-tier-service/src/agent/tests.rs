@@ -1,5 +1,5 @@
 //! Agent and host without a virtual machine: an agent that samples a process of this machine, and a
-//! host that asks an agent whose guest is memory of this process.
+//! host that asks an agent whose guest is memory of another one.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -54,8 +54,13 @@ struct Writer {
 
 impl Writer {
     fn start(directory: &Path) -> Self {
-        let (source, program) = (directory.join("writer.c"), directory.join("writer"));
-        std::fs::write(&source, WRITER).unwrap();
+        Self::of(directory, WRITER)
+    }
+
+    /// Compiles and starts a program that says an address first.
+    fn of(directory: &Path, text: &str) -> Self {
+        let (source, program) = (directory.join("program.c"), directory.join("program"));
+        std::fs::write(&source, text).unwrap();
         let mut cc = Command::new("cc");
         let status = cc.arg("-O1").arg("-o").arg(&program).arg(&source).status();
         assert!(status.is_ok_and(|status| status.success()), "cc failed");
@@ -216,46 +221,49 @@ fn an_agent_says_which_physical_pages_are_written() {
     assert!(!path.exists(), "the socket's name is left");
 }
 
-/// Memory of this process that plays a guest's, and where the guest begins in it.
-struct Memory64 {
-    bytes: Vec<u8>,
-}
-
 const GUEST_BYTES: u64 = 64 << 20;
+/// The page of the guest that is its agent's, by its number.
+const PROOF_PAGE: u64 = 1234;
 
-impl Memory64 {
-    fn new() -> Self {
-        let mut bytes = vec![0u8; GUEST_BYTES as usize];
-        for page in bytes.chunks_mut(PAGE as usize) {
-            page[0] = 1;
-        }
-        Self { bytes }
-    }
+/// Plays a monitor: memory with borders, so that it stays one mapping, each page of which begins
+/// with eight numbers of its own.
+const MONITOR: &str = r#"
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <signal.h>
+int main(void) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    size_t bytes = 64u << 20;
+    char *all = mmap(0, bytes + 2 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *memory = all + 4096;
+    mprotect(memory, bytes, PROT_READ | PROT_WRITE);
+    for (uint32_t page = 0; page < bytes / 4096; page++)
+        for (uint32_t k = 0; k < 8; k++) ((uint32_t *)(memory + page * 4096ul))[k] = page * 2654435761u + k;
+    printf("%lx\n", (unsigned long) memory);
+    fflush(stdout);
+    getchar();
+}
+"#;
 
-    /// What a guest would have: its memory begins with the mapping, which has a header before the
-    /// vector.
-    fn range(&self) -> PageRange {
-        let start = self.bytes.as_ptr() as u64 & !(PAGE - 1);
-        PageRange::new(start, start + GUEST_BYTES).unwrap()
-    }
-
-    fn hello(&mut self) -> Hello {
-        let at = 5 * PAGE as usize;
-        self.bytes[at..at + 32].copy_from_slice(&[0xa5; 32]);
-        let start = self.bytes.as_ptr() as u64;
-        // Proofs are at the beginning of a page.
-        let page = (start + at as u64).next_multiple_of(PAGE);
-        let within = (page - start) as usize;
-        let mut random = fastrand::Rng::with_seed(9);
-        let mut proof = [0; 32];
-        random.fill(&mut proof);
-        self.bytes[within..within + 32].copy_from_slice(&proof);
-        Hello {
-            accesses: true,
-            writes: false,
-            ram: PageSet::from_iter(PageRange::new(0x10_0000, GUEST_BYTES)),
-            proofs: vec![(page - self.range().start(), proof)],
-        }
+fn hello() -> Hello {
+    let numbers = (0..8).flat_map(|k| {
+        let number = (PROOF_PAGE as u32)
+            .wrapping_mul(2_654_435_761)
+            .wrapping_add(k);
+        number.to_ne_bytes()
+    });
+    let mut proof = [0; 32];
+    proof
+        .iter_mut()
+        .zip(numbers)
+        .for_each(|(to, byte)| *to = byte);
+    Hello {
+        accesses: true,
+        writes: false,
+        ram: PageSet::from_iter(PageRange::new(0x10_0000, GUEST_BYTES)),
+        proofs: vec![(PROOF_PAGE * PAGE, proof)],
     }
 }
 
@@ -288,11 +296,10 @@ fn a_host_finds_what_its_guest_says_in_the_monitor() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    let mut memory = Memory64::new();
-    let hello = memory.hello();
+    let monitor = Writer::of(directory.path(), MONITOR);
     let outside = (GUEST_BYTES / PAGE + 10, GUEST_BYTES / PAGE + 20);
     let answers = vec![
-        Answer::Hello(hello),
+        Answer::Hello(hello()),
         Answer::Mapped(Memory {
             sampled: pages(&[(1000, 2000)]),
             in_use: pages(&[(300, 310), outside]),
@@ -306,8 +313,8 @@ fn a_host_finds_what_its_guest_says_in_the_monitor() {
     ];
     let agent = fake(listener, answers);
     let address = AgentAddress::Unix(path);
-    let mut guest = Guest::of(std::process::id(), &address, TIMEOUT).unwrap();
-    let base = memory.range().start();
+    let mut guest = Guest::of(monitor.child.id(), &address, TIMEOUT).unwrap();
+    let base = monitor.pages;
     let own = |ranges: &[(u64, u64)]| -> PageSet {
         let set = pages(ranges);
         let moved = set
@@ -338,11 +345,11 @@ fn an_agent_of_another_guest_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("agent.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    let mut memory = Memory64::new();
-    let mut hello = memory.hello();
+    let monitor = Writer::of(directory.path(), MONITOR);
+    let mut hello = hello();
     hello.proofs[0].1[0] ^= 1;
     let agent = fake(listener, vec![Answer::Hello(hello)]);
-    let refused = Guest::of(std::process::id(), &AgentAddress::Unix(path), TIMEOUT).err();
+    let refused = Guest::of(monitor.child.id(), &AgentAddress::Unix(path), TIMEOUT).err();
     let refused = refused.unwrap().to_string();
     assert!(refused.contains("is not in the guest"), "{refused}");
     agent.join().unwrap();
