@@ -297,7 +297,9 @@ impl Space {
             let mut replaced = PageSet::new();
             if let Some(regions) = self.read_maps()? {
                 replaced = others(&self.regions, &regions);
-                self.changed.union_with(&changed(&self.regions, &regions));
+                let changed = changed(&self.regions, &regions);
+                self.try_again(&changed);
+                self.changed.union_with(&changed);
                 if let Some(pending) = &mut pending {
                     self.add_remapped(&regions, &replaced, pending);
                 }
@@ -326,13 +328,7 @@ impl Space {
         let changed = untracked::follow(&mut self.untracked, &self.regions, &kept);
         gone.union_with(&changed.intersection(&self.compared));
         self.forget(&gone);
-        // The same file, opened for writing, may be mapped in the place of one that was not.
-        let writable = self
-            .regions
-            .iter()
-            .filter(|region| region.permissions.write);
-        let writable: PageSet = writable.map(|region| region.range).collect();
-        self.read_only = self.read_only.intersection(&kept).difference(&writable);
+        self.read_only = self.read_only.intersection(&kept);
         let mut new = PageSet::new();
         for region in self.regions.iter().filter(|region| self.wants(region)) {
             new.insert(region.range);

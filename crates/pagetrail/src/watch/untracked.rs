@@ -42,8 +42,6 @@ fn still_there(untracked: &UntrackedRegion, regions: &[Region], kept: &PageSet) 
             region.inode,
             region.permissions.shared,
             region.is_trackable(),
-            // A region that becomes writable is tried again.
-            untracked.compared || region.permissions.write,
         )
     };
     let same = regions

@@ -57,6 +57,15 @@ impl Space {
         all.contains(region.range.start())
     }
 
+    /// Forgets that `changed` mappings could not be tracked: the same file, opened for writing, may
+    /// be mapped in the place of one that was not, also where nobody may write there by now.
+    pub(super) fn try_again(&mut self, changed: &PageSet) {
+        self.read_only = self.read_only.difference(changed);
+        let is_same = |range| !changed.intersects(range);
+        self.untracked
+            .retain(|one| one.compared || is_same(one.region.range));
+    }
+
     /// Why a region that was mapped while the target is tracked should not be armed, if so: memory
     /// that is armed after it was touched does not merge with its neighbours, and the kernel limits
     /// the number of mappings (`vm.max_map_count`).

@@ -203,6 +203,28 @@ pub(super) fn again_for_writing(t: &mut Trial<'_>) -> Outcome {
     Ok(())
 }
 
+/// What takes its place was writable, and nobody may use it when the round is collected.
+pub(super) fn again_and_hidden(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    t.needs_whole()?;
+    let p = page_size();
+    let other = pages(t.map("anon", 1)?, 1);
+    for kind in ["memfd-kept", "file-kept"] {
+        t.watch = None;
+        let Ok(start) = t.actor.try_act(&format!("map {kind} 16")) else {
+            continue; // A file system that cannot create such files.
+        };
+        t.actor.act(&format!("map-kept read-only 16 {start} 0"));
+        t.actor.act(&format!("look {start} 8"));
+        t.begin(&[other])?;
+        t.actor.act(&format!("map-kept shared 16 {start} 0"));
+        t.write(start + 2 * p);
+        t.actor.act(&format!("protect {start} 16 none"));
+        t.expect(&[start + 2 * p], pages(start, 16))?;
+    }
+    Ok(())
+}
+
 /// The mapping that takes its place looks the same whenever a round is collected.
 pub(super) fn again_between_rounds(t: &mut Trial<'_>) -> Outcome {
     t.needs_free_mappings()?;

@@ -244,6 +244,10 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::again_for_writing,
     },
     Case {
+        name: "a read-only file mapped again for writing, and hidden",
+        run: mappings::again_and_hidden,
+    },
+    Case {
         name: "a read-only file mapped again, writable between rounds",
         run: mappings::again_between_rounds,
     },
