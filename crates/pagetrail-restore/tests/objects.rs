@@ -247,7 +247,7 @@ fn who_listens_does_so_again_unless_another_does() {
         let refused = restore(&mut image, &strict).unwrap_err().to_string();
         assert!(refused.contains("another program listens"), "{refused}");
         drop(other);
-        // A socket of an earlier run would keep this one from listening.
+        // The socket file that the other program left does not keep it from listening.
         match lazily {
             false => drop(restore(&mut image, &options()).unwrap()),
             true => {
