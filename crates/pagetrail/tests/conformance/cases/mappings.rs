@@ -205,8 +205,7 @@ pub(super) fn again_for_writing(t: &mut Trial<'_>) -> Outcome {
 
 /// What takes its place was writable, and nobody may use it when the round is collected.
 pub(super) fn again_and_hidden(t: &mut Trial<'_>) -> Outcome {
-    t.needs_free_mappings()?;
-    t.needs_whole()?;
+    t.needs_unwritable()?;
     let p = page_size();
     let other = pages(t.map("anon", 1)?, 1);
     for kind in ["memfd-kept", "file-kept"] {
