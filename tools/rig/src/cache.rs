@@ -4,11 +4,13 @@
 //! A piece is a directory that appears whole or not at all. It is safe to delete the cache between
 //! runs.
 //!
-//! Of each kind of machine, one runs at a time on this machine: emulators take processors and
+//! Of each kind of machine, few run at a time on this machine: emulators take processors and
 //! memory, and tests in them have time-outs.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -18,31 +20,76 @@ pub(super) struct Cache {
     pub(super) dir: PathBuf,
 }
 
-/// Emulated machines of which one runs at a time.
+/// Emulated machines of which few run at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// Several processors, on which the host's programs run.
+    /// Several processors, on which the host's programs run. They have work for one of them for
+    /// most of their time.
     Guest,
     /// One processor, of a model or an architecture that guests do not have.
     OtherProcessor,
 }
 
-/// Waits until no other run uses a directory; it is ours until the file is dropped.
-pub(super) fn lock(dir: &Path) -> Result<File> {
-    lock_file(&dir.join("lock"))
+impl Kind {
+    /// Locks in the cache, of which a machine holds one while it runs.
+    fn turns(self) -> &'static [&'static str] {
+        match self {
+            Self::Guest => &["guest.lock", "guest-2.lock"][..guests_at_a_time()],
+            Self::OtherProcessor => &["other-processor.lock"],
+        }
+    }
 }
 
-fn lock_file(path: &Path) -> Result<File> {
-    let file = File::create(path)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            eprintln!("xtask: waiting for another guest to end");
-            file.lock()?;
-        }
-        Err(TryLockError::Error(error)) => bail!("cannot lock {}: {error}", path.display()),
+/// Memory for a second guest, with what it runs and with compilers beside it.
+const MEMORY_FOR_TWO: u64 = 8 << 30;
+
+/// Two, where there are processors and memory for them.
+fn guests_at_a_time() -> usize {
+    let system = rustix::system::sysinfo();
+    let memory = u64::from(system.mem_unit).saturating_mul(system.totalram);
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    match processors > 1 && memory >= MEMORY_FOR_TWO {
+        true => 2,
+        false => 1,
     }
-    Ok(file)
+}
+
+/// Between two looks at locks that others hold.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Waits until no other run uses a directory; it is ours until the file is dropped.
+pub(super) fn lock(dir: &Path) -> Result<File> {
+    lock_one_of(&[dir.join("lock")]).map(|(_, file)| file)
+}
+
+/// The first of these directories that no other run uses, made if need be; it is ours until the
+/// file is dropped.
+pub(super) fn free_directory(dirs: &[PathBuf]) -> Result<(&Path, File)> {
+    for dir in dirs {
+        fs::create_dir_all(dir)?;
+    }
+    let locks: Vec<PathBuf> = dirs.iter().map(|dir| dir.join("lock")).collect();
+    let (number, file) = lock_one_of(&locks)?;
+    Ok((&dirs[number], file))
+}
+
+/// Waits until one of these files is locked by nobody else, and locks it. Which one it is, too.
+fn lock_one_of(paths: &[PathBuf]) -> Result<(usize, File)> {
+    let mut waits = false;
+    loop {
+        for (number, path) in paths.iter().enumerate() {
+            let file = File::create(path)?;
+            match file.try_lock() {
+                Ok(()) => return Ok((number, file)),
+                Err(TryLockError::WouldBlock) => {}
+                Err(TryLockError::Error(error)) => bail!("cannot lock {}: {error}", path.display()),
+            }
+        }
+        if !std::mem::replace(&mut waits, true) {
+            eprintln!("xtask: waiting for another guest to end");
+        }
+        thread::sleep(LOOK_AGAIN);
+    }
 }
 
 impl Cache {
@@ -58,12 +105,11 @@ impl Cache {
         lock(&self.dir)
     }
 
-    /// Waits until no machine of a kind runs; ours may, until the file is dropped.
+    /// Waits until another machine of a kind may run; ours may, until the file is dropped.
     pub(super) fn turn(&self, kind: Kind) -> Result<File> {
-        lock_file(&self.dir.join(match kind {
-            Kind::Guest => "guest.lock",
-            Kind::OtherProcessor => "other-processor.lock",
-        }))
+        let turns = kind.turns().iter();
+        let turns: Vec<PathBuf> = turns.map(|name| self.dir.join(name)).collect();
+        lock_one_of(&turns).map(|(_, file)| file)
     }
 
     /// The piece `name`, if it is there.
@@ -95,6 +141,26 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_another_run_uses_is_left_to_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = ["1", "2"].map(|name| dir.path().join(name));
+        let (first, lock) = free_directory(&dirs).unwrap();
+        assert_eq!(first, dirs[0]);
+        let (second, other) = free_directory(&dirs).unwrap();
+        assert_eq!(second, dirs[1]);
+        drop(lock);
+        assert_eq!(free_directory(&dirs).unwrap().0, dirs[0]);
+        // A third run waits until one of them has ended.
+        let lock = free_directory(&dirs).unwrap();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| free_directory(&dirs).unwrap().0.to_owned());
+            drop(other);
+            assert_eq!(waiting.join().unwrap(), dirs[1]);
+        });
+        drop(lock);
+    }
 
     #[test]
     fn a_piece_is_made_once_and_whole() {

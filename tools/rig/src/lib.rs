@@ -258,7 +258,7 @@ fn seconds(text: &str) -> Result<Duration> {
     Ok(Duration::from_secs(seconds))
 }
 
-/// Everything that guests share. While it lives, no other run on this machine starts one.
+/// Everything that guests share. While it lives, other runs on this machine start one less.
 pub struct Rig {
     cache: Cache,
     qemu: Qemu,
@@ -283,14 +283,13 @@ impl Rig {
         let qemu = Qemu::fetch(&cache, qemu::X86)?;
         let busybox = busybox(&cache, AMD64)?;
         drop(fetching);
-        let dir = repo.target.join("vm");
-        fs::create_dir_all(&dir)?;
-        let of_dir = cache::lock(&dir)?;
+        let dirs = ["1", "2"].map(|name| repo.target.join("vm").join(name));
+        let (dir, of_dir) = cache::free_directory(&dirs)?;
         Ok(Self {
             cache,
             qemu,
             busybox,
-            dir,
+            dir: dir.to_owned(),
             _locks: [turn, of_dir],
         })
     }
