@@ -16,16 +16,6 @@ use crate::repo::{Repo, program};
 use crate::steps::Steps;
 use crate::tally::Tally;
 
-/// Added to the nice value of what gives way: a third of the weight, sched(7).
-const GIVING_WAY: i32 = 5;
-
-/// Has all that this thread starts from now on give way to the lanes that are there: these get
-/// their processor first where all of it wants more than there is.
-pub fn give_way() {
-    // It fails for nobody; where it does, all take turns.
-    let _ = rustix::process::nice(GIVING_WAY);
-}
-
 /// Steps in a process of their own, which ends with ours.
 #[derive(Debug)]
 pub struct Lane {
@@ -147,29 +137,6 @@ mod tests {
         assert_eq!((tally.passed, tally.failed, tally.ignored), (13, 1, 2));
         assert_eq!(steps.names(), ["own", "good", "bad"]);
         assert!(!steps.finish());
-    }
-
-    #[test]
-    fn what_begins_later_gives_way() {
-        let nice = || -> i32 {
-            let output = Command::new("nice").output().unwrap();
-            String::from_utf8(output.stdout)
-                .unwrap()
-                .trim()
-                .parse()
-                .unwrap()
-        };
-        let before = nice();
-        // A thread of its own: the other tests' stay as they are.
-        let (own, below) = std::thread::spawn(move || {
-            give_way();
-            (rustix::process::nice(0).unwrap(), nice())
-        })
-        .join()
-        .unwrap();
-        let expected = (before + GIVING_WAY).min(19);
-        assert_eq!((own, below), (expected, expected));
-        assert_eq!(nice(), before);
     }
 
     #[test]

@@ -9,23 +9,23 @@ use anyhow::{Context, Result, bail};
 
 use crate::leftovers::Before;
 use crate::{book, capi, notices, ship, tidy};
-use pagetrail_steps::lane::{self, Lane, Report};
+use pagetrail_steps::lane::{Lane, Report};
 use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{Outcome, Steps};
 use pagetrail_steps::table::Table;
 use pagetrail_steps::tally::{Tally, run_tests};
 use pagetrail_steps::{packages, victims};
+use pagetrail_suites::guests::{self, Kernels};
 use pagetrail_suites::{
-    arm64, checkpointer, collector, exact, guests, model, ooh, posix, subpage, tier_agent,
+    arm64, checkpointer, collector, exact, model, ooh, posix, subpage, tier_agent,
 };
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
 ///
-/// Guests use one processor for much of their time, and one of them runs at a time: they are a lane
-/// beside the other steps, and so are emulators of other processors, which have only one. The lanes
-/// begin when all that guests run is built, so that no file of theirs changes below them. That of
-/// the guests takes longest: everything else gives way to it.
+/// Guests and emulators of other processors have work for one processor for most of their time:
+/// they are two lanes beside the other steps, of about the same length. The lanes begin when all
+/// that guests run is built, so that no file of theirs changes below them.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
     let began = Instant::now();
     let rows = rows(repo);
@@ -41,9 +41,7 @@ pub(crate) fn run(repo: &Repo) -> Result<bool> {
     steps.run("tidy", || tidy::run(repo).map(Outcome::of));
     steps.run("victims", || build_victims(repo));
     steps.run("test programs", || build_tests(repo));
-    let guests = start(repo, GUESTS);
-    lane::give_way();
-    let lanes = [guests, start(repo, OTHER_PROCESSORS)];
+    let lanes = LANES.map(|(name, _)| start(repo, name));
     steps.run("clippy", || clippy(repo));
     steps.run("third-party notices", || {
         notices::write(repo, &repo.target.join("share")).map(|_| Outcome::Passed)
@@ -94,9 +92,10 @@ pub(crate) const LANE: &str = "lane";
 /// Runs the steps of a lane.
 type RunLane = fn(&Repo, &mut Steps, &mut Tally);
 /// The lanes: their names, and their steps.
-const LANES: [(&str, RunLane); 2] = [(GUESTS, in_guests), (OTHER_PROCESSORS, on_other_processors)];
-const GUESTS: &str = "guests";
-const OTHER_PROCESSORS: &str = "other processors";
+const LANES: [(&str, RunLane); 2] = [
+    ("newest kernel", on_newest_kernel),
+    ("other machines", on_other_machines),
+];
 
 /// Starts a lane; `None` where its steps must come after the others.
 fn start(repo: &Repo, name: &'static str) -> Option<Lane> {
@@ -122,10 +121,12 @@ pub(crate) fn lane(repo: &Repo, arguments: &[String]) -> Result<bool> {
     Ok(true)
 }
 
-/// The steps with guests, one after the other: the rig has one guest at a time.
-fn in_guests(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
+/// The steps with guests that have the newest kernel, and with those of few steps.
+fn on_newest_kernel(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     let rows = rows(repo);
-    steps.run("suites in guests", || guests::run(repo, &rows, tally));
+    steps.run("suites in guests: newest kernel", || {
+        guests::run(repo, Kernels::Newest, &rows, tally)
+    });
     steps.run("logs of processor and hypervisor", || {
         ooh::run(repo, ooh::Extent::Short, Some(&rows), tally)
     });
@@ -140,14 +141,18 @@ fn in_guests(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     steps.run("C library in a guest", || capi::check_in_guest(repo));
 }
 
-/// The steps with emulators of other processors, one after the other.
-fn on_other_processors(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
+/// The steps with guests that have older kernels, and with emulators of other processors.
+fn on_other_machines(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
+    let rows = rows(repo);
+    steps.run("suites in guests: older kernels", || {
+        guests::run(repo, Kernels::Older, &rows, tally)
+    });
     steps.run("conformance on arm64", || arm64::run(repo, tally));
     steps.run("machines of the model: an Intel processor", || {
         model::run(repo, model::Part::Bochs)
     });
     steps.run("a program as a guest, exactly: an Intel processor", || {
-        exact::run(repo, exact::Machine::Bochs, Some(&rows(repo)))
+        exact::run(repo, exact::Machine::Bochs, Some(&rows))
     });
 }
 
