@@ -1,6 +1,10 @@
 //! Checkpoints of the own program that are published while it goes on.
 
-use pagetrail_checkpoint::storage::{Fault, Faulty, InMemory};
+#[path = "common/faulty.rs"]
+mod faulty;
+
+use faulty::{Fault, Faulty};
+use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{Checkpointer, Store};
 use std::sync::Arc;
 

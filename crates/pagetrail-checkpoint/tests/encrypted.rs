@@ -2,9 +2,12 @@
 //! is; and every changed byte is found.
 
 mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
 
 use common::{Model, contents};
-use pagetrail_checkpoint::storage::{Encrypted, Fault, Faulty, InMemory, Key, Name, Storage};
+use faulty::{Fault, Faulty};
+use pagetrail_checkpoint::storage::{Encrypted, InMemory, Key, Name, Storage};
 use pagetrail_checkpoint::{Compression, Error, Hash, Label, Store, WriterOptions};
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -7,12 +7,15 @@
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
 mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
 #[path = "common/stamps.rs"]
 mod stamps;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
-use pagetrail_checkpoint::storage::{Directory, Fault, Faulty};
+use faulty::{Fault, Faulty};
+use pagetrail_checkpoint::storage::Directory;
 use pagetrail_checkpoint::{ProcessCheckpointer, ProcessOptions, Store, WriterOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

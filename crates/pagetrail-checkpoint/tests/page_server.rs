@@ -11,9 +11,13 @@ mod damaged_files;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
+#[path = "common/faulty.rs"]
+mod faulty;
+
 use criu::{ADD, CLOSE, Client, GET, IN_PARENT, LAZY, Memory, OPEN, PAGE, PRESENT, process};
+use faulty::{Fault, Faulty};
 use pagetrail_checkpoint::criu::{Dump, Dumps, Handled, PageServer};
-use pagetrail_checkpoint::storage::{Directory, Fault, Faulty, InMemory};
+use pagetrail_checkpoint::storage::{Directory, InMemory};
 use pagetrail_checkpoint::{Manifest, Result, Store, WriterOptions};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -4,14 +4,17 @@
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
 mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
 #[path = "common/stamps.rs"]
 mod stamps;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
+use faulty::{Fault, Faulty};
 use pagetrail::Technique::{Compare, PagemapScan, SoftDirty, Userfaultfd};
 use pagetrail::{Choice, Memory, PageRange, PageSet, Region, Technique};
-use pagetrail_checkpoint::storage::{Fault, Faulty, InMemory};
+use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{
     Image, Mode, ProcessCheckpointer, ProcessOptions, Store, Writer, WriterOptions,
 };

@@ -3,7 +3,11 @@
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
-use pagetrail_checkpoint::storage::{Fault, Faulty, InMemory};
+#[path = "common/faulty.rs"]
+mod faulty;
+
+use faulty::{Fault, Faulty};
+use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{Arena, Checkpointer, Snapshot, Store};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

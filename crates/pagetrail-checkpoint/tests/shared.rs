@@ -4,12 +4,15 @@
 #![allow(clippy::print_stdout, reason = "tests print their seed")]
 
 mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
 use common::PAGE;
+use faulty::{Fault, Faulty};
 use pagetrail::{Choice, Memory, PageRange, Technique};
-use pagetrail_checkpoint::storage::{Fault, Faulty, InMemory};
+use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{Mode, ProcessCheckpointer, ProcessOptions, Store, WriterOptions};
 use rustix::process::Signal;
 use std::fs::File;

@@ -2,10 +2,13 @@
 //! at its time, also after pruning, squashing, failing writes, and by another writer.
 
 mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
 
 use common::{Model, PAGE, contents, range, store};
+use faulty::{Fault, Faulty};
 use pagetrail::{PageRange, PageSet};
-use pagetrail_checkpoint::storage::{Directory, Fault, Faulty, InMemory, Name, Storage};
+use pagetrail_checkpoint::storage::{Directory, InMemory, Name, Storage};
 use pagetrail_checkpoint::{Compression, Error, Store, WriterOptions};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, symlink};

@@ -6,6 +6,8 @@ mod common;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,6 +15,7 @@ use std::time::Duration;
 
 use common::running::Running;
 use common::{error_line, pagetrail, run};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde_json::Value;
 
 /// Runs a command that must succeed; the JSON that it prints.
@@ -329,17 +332,65 @@ fn an_encrypted_store_needs_its_key_everywhere() {
     assert!(!find("s") && find("plain"));
 }
 
-/// Kills the command at each step to an encrypted store in turn.
+/// The store's directory `s`, as something that changes.
+struct Changes {
+    events: OwnedFd,
+    buffer: [MaybeUninit<u8>; 4096],
+}
+
+impl Changes {
+    fn of(here: &Path) -> Self {
+        let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).expect("inotify");
+        let what = WatchFlags::CREATE | WatchFlags::MODIFY | WatchFlags::MOVE | WatchFlags::DELETE;
+        inotify::add_watch(&events, here.join("s"), what).expect("a watch");
+        Self {
+            events,
+            buffer: [MaybeUninit::uninit(); 4096],
+        }
+    }
+
+    /// How many there were since the last call.
+    fn count(&mut self) -> usize {
+        let mut reader = inotify::Reader::new(&self.events, &mut self.buffer);
+        std::iter::from_fn(|| reader.next().ok().map(drop)).count()
+    }
+}
+
+/// Runs the command, and kills it once it has changed the store so often; whether it ended before.
+fn kill_at_change(here: &Path, arguments: &[&str], change: usize) -> bool {
+    let mut changes = Changes::of(here);
+    let mut command = pagetrail(here, arguments);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the command starts");
+    let mut seen = 0;
+    loop {
+        seen += changes.count();
+        if seen >= change {
+            child.kill().expect("the command is ours");
+            child.wait().expect("its end");
+            return false;
+        }
+        if let Some(status) = child.try_wait().expect("its state") {
+            assert!(status.success(), "{arguments:?}: {status}");
+            return true;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Kills the command after each change of an encrypted store in turn. (The library's tests kill it
+/// between any two steps.)
 #[test]
 fn an_encrypted_store_is_whole_whenever_its_writer_is_killed() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
+    fs::create_dir(here.join("s")).expect("a directory");
     let busy = Running::busy();
     let pid = busy.pid();
     let right = key(here, "right", 0o600);
     let mut ended = false;
     let mut seen = BTreeSet::new();
-    for step in 0..60 {
+    for change in 1..200 {
         let take = [
             "checkpoint",
             "-p",
@@ -353,23 +404,20 @@ fn an_encrypted_store_is_whole_whenever_its_writer_is_killed() {
             "--keep",
             "1",
         ];
-        let mut command = pagetrail(here, &take);
-        command.env("PAGETRAIL_KILL_AT_STORE_STEP", step.to_string());
-        let output = command.output().expect("the command starts");
+        ended = kill_at_change(here, &take, change);
         let verified = run(here, &["verify", "s", "--key-file", &right]);
         let is_store = here.join("s/pagetrail.store").exists();
         let code = if is_store { 0 } else { 2 };
         assert_eq!(
             verified.status.code(),
             Some(code),
-            "step {step}: {verified:?}"
+            "change {change}: {verified:?}"
         );
         if is_store {
             let log = json(here, &["log", "s", "--key-file", &right]);
             seen.insert(log["checkpoints"].as_array().map(Vec::len));
         }
-        if output.status.code() == Some(0) {
-            ended = true;
+        if ended {
             break;
         }
     }

@@ -11,7 +11,6 @@ mod bucket_lease;
 mod directory;
 #[cfg(feature = "encryption")]
 mod encrypted;
-mod faulty;
 mod memory;
 mod nested;
 
@@ -27,7 +26,6 @@ pub use bucket::Bucket;
 pub use directory::Directory;
 #[cfg(feature = "encryption")]
 pub use encrypted::{Encrypted, Key};
-pub use faulty::{Fault, Faulty};
 pub use memory::InMemory;
 
 /// An object of a store.

@@ -15,15 +15,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use pagetrail_checkpoint::storage::{self, Encrypted, Fault, Faulty, Key, Storage};
+use pagetrail_checkpoint::storage::{self, Encrypted, Key};
 use pagetrail_checkpoint::{Error, Store, Writer};
 use pagetrail_report::words;
 
 use self::args::{CheckpointCommand, KeyArgs, WritingArgs};
 use crate::exit;
-
-/// For tests: the number of the step to the store at which this process kills itself.
-const KILL_VARIABLE: &str = "PAGETRAIL_KILL_AT_STORE_STEP";
 
 /// Runs one of the subcommands.
 pub(crate) fn run(command: &CheckpointCommand) -> Result<ExitCode> {
@@ -113,15 +110,7 @@ pub(crate) fn store(path: &Path, args: &WritingArgs, make: bool) -> Result<Store
         open(path, &args.key)?;
     }
     let key = read_key(&args.key)?;
-    let place: Arc<dyn Storage> =
-        storage::create(path, args.allow_world_writable).map_err(plain)?;
-    let kill = std::env::var(KILL_VARIABLE)
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let place = match kill {
-        Some(step) => Arc::new(Faulty::new(place, step, Fault::Kill)),
-        None => place,
-    };
+    let place = storage::create(path, args.allow_world_writable).map_err(plain)?;
     let store = match key {
         Some(key) => Encrypted::create(place, &key).map(|place| Store::create_on(Arc::new(place))),
         None => Ok(Store::create_on(place)),

@@ -1,7 +1,9 @@
-//! [`Faulty`]: a storage that fails, or kills its process, at a chosen step; how tests reach every
-//! point between two steps of a writer.
+//! [`Faulty`]: a storage that fails, or kills its process, at a chosen step. With it tests reach
+//! every point between two steps of a writer.
 
-use super::{Draft, Name, Object, Publish, Storage};
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use pagetrail_checkpoint::storage::{Draft, Name, Object, Publish, Storage};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -9,8 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What happens at the chosen step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The step fails as on a full disk; the steps after it work again.
     Once,
     /// The step and all after it fail.
@@ -22,7 +23,7 @@ pub enum Fault {
 /// Another storage, with a fault at the step of a given number: each creation, write, publication
 /// and removal is one. A write that fails has written half of its bytes.
 #[derive(Debug)]
-pub struct Faulty<S> {
+pub(crate) struct Faulty<S> {
     inner: S,
     plan: Arc<Plan>,
 }
@@ -61,7 +62,7 @@ impl Plan {
 
 impl<S: Storage> Faulty<S> {
     /// Fails at step `at`, counted from 0.
-    pub fn new(inner: S, at: u64, fault: Fault) -> Self {
+    pub(crate) fn new(inner: S, at: u64, fault: Fault) -> Self {
         let plan = Plan {
             at,
             fault,
@@ -74,7 +75,7 @@ impl<S: Storage> Faulty<S> {
     }
 
     /// A counter of the steps so far, which outlives this.
-    pub fn steps(&self) -> impl Fn() -> u64 + use<S> {
+    pub(crate) fn steps(&self) -> impl Fn() -> u64 + use<S> {
         let plan = Arc::clone(&self.plan);
         move || plan.steps.load(Ordering::SeqCst)
     }
