@@ -6,7 +6,7 @@
 
 use pagetrail::PageRange;
 use pagetrail_checkpoint::{
-    Compression, ProcessCheckpointer, ProcessOptions, Store, WriterOptions,
+    Compression, ProcessCheckpointer, ProcessOptions, Store, WorldWritable, WriterOptions,
 };
 use serde_json::{Value, json};
 use std::fs;
@@ -87,7 +87,7 @@ impl Kind {
 
     fn run(&mut self, pid: u32) {
         let path = Path::new("/dev/shm").join(format!("pagetrail-frames-{}", std::process::id()));
-        let store = Store::create(&path, true).expect("a store");
+        let store = Store::create(&path, WorldWritable::Allow).expect("a store");
         let mut writer = store.writer(self.options).expect("a writer");
         let mut process =
             ProcessCheckpointer::attach(pid, ProcessOptions::default()).expect("attached");

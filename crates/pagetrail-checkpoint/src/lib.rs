@@ -51,6 +51,7 @@ pub use program::checkpointer::{Checkpointer, CheckpointerBuilder, Completion};
 pub use program::cow::CowSnapshot;
 pub use program::snapshot::{Arena, Reset, Snapshot};
 pub use progress::{Advance, Progress};
+pub use storage::WorldWritable;
 pub use store::Store;
 pub use store::diff::MappingDiff;
 pub use store::image::Image;

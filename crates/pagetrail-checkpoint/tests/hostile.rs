@@ -12,7 +12,7 @@ mod crafted;
 use common::{Model, PAGE, contents, range};
 use crafted::{Crafted, pack};
 use pagetrail_checkpoint::storage::{Directory, InMemory, Name, Storage};
-use pagetrail_checkpoint::{Error, Store, WriterOptions};
+use pagetrail_checkpoint::{Error, Store, WorldWritable, WriterOptions};
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use std::sync::Arc;
 fn small() -> (tempfile::TempDir, PathBuf, Store, Model) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let store = Store::create(&path, false).unwrap();
+    let store = Store::create(&path, WorldWritable::Refuse).unwrap();
     let mut writer = store.writer(WriterOptions::default()).unwrap();
     let mut model = Model::default();
     model.map(0, 10);
@@ -50,7 +50,7 @@ fn drafts_that_are_a_link_lead_nowhere() {
     assert_eq!(fs::read_dir(&precious).unwrap().count(), 2);
     // Nor does a directory that is exchanged for a link while the store is open.
     fs::remove_file(path.join("drafts")).unwrap();
-    let opened = Directory::create(&path, false).unwrap();
+    let opened = Directory::create(&path, WorldWritable::Refuse).unwrap();
     fs::remove_dir(path.join("drafts")).unwrap();
     symlink("../precious", path.join("drafts")).unwrap();
     assert!(opened.sweep().is_err() && opened.create().is_err());

@@ -16,7 +16,9 @@ mod support;
 
 use faulty::{Fault, Faulty};
 use pagetrail_checkpoint::storage::Directory;
-use pagetrail_checkpoint::{ProcessCheckpointer, ProcessOptions, Store, WriterOptions};
+use pagetrail_checkpoint::{
+    ProcessCheckpointer, ProcessOptions, Store, WorldWritable, WriterOptions,
+};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -34,7 +36,8 @@ fn checkpointer() {
     let mut words = role.splitn(4, ' ');
     let mut number = || words.next().unwrap().parse::<u64>().unwrap();
     let (pid, step, count) = (number(), number(), number());
-    let directory = Directory::create(Path::new(words.next().unwrap()), true).unwrap();
+    let directory =
+        Directory::create(Path::new(words.next().unwrap()), WorldWritable::Allow).unwrap();
     let store = Store::create_on(Arc::new(Faulty::new(directory, step, Fault::Kill))).unwrap();
     let mut writer = store.writer(WriterOptions::default()).unwrap();
     let options = ProcessOptions::default();
@@ -166,7 +169,7 @@ fn a_disk_that_fills_costs_a_checkpoint_and_nothing_else() {
         return;
     };
     let path = small.0.path().join("store");
-    let store = Store::create(&path, false).unwrap();
+    let store = Store::create(&path, WorldWritable::Refuse).unwrap();
     let mut writer = store.writer(WriterOptions::default()).unwrap();
     let options = ProcessOptions::default();
     let mut process = ProcessCheckpointer::attach(victim.pid(), options).unwrap();

@@ -18,7 +18,7 @@ use criu::{ADD, CLOSE, Client, GET, IN_PARENT, LAZY, Memory, OPEN, PAGE, PRESENT
 use faulty::{Fault, Faulty};
 use pagetrail_checkpoint::criu::{Dump, Dumps, Handled, PageServer};
 use pagetrail_checkpoint::storage::{Directory, InMemory};
-use pagetrail_checkpoint::{Manifest, Result, Store, WriterOptions};
+use pagetrail_checkpoint::{Manifest, Result, Store, WorldWritable, WriterOptions};
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -576,7 +576,7 @@ fn page_server() {
     let directory = Path::new(directory);
     let listener = UnixListener::bind(directory.join("socket.new")).unwrap();
     std::fs::rename(directory.join("socket.new"), directory.join("socket")).unwrap();
-    let place = Directory::create(&directory.join("store"), true).unwrap();
+    let place = Directory::create(&directory.join("store"), WorldWritable::Allow).unwrap();
     let storage = Faulty::new(place, step.parse().unwrap(), Fault::Kill);
     let store = Store::create_on(Arc::new(storage)).unwrap();
     let server = server(&store, None);

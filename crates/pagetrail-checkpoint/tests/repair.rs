@@ -5,7 +5,7 @@ mod common;
 
 use common::{Model, contents, store};
 use pagetrail_checkpoint::storage::{Directory, InMemory, Name, Storage};
-use pagetrail_checkpoint::{Error, Pruned, Retention, Store, Writer, WriterOptions};
+use pagetrail_checkpoint::{Error, Pruned, Retention, Store, WorldWritable, Writer, WriterOptions};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -146,7 +146,7 @@ fn every_damaged_byte_of_a_store_is_repaired() {
 fn what_is_damaged_is_set_aside_in_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let store = Store::create(&path, false).unwrap();
+    let store = Store::create(&path, WorldWritable::Refuse).unwrap();
     let mut writer = store.writer(WriterOptions::default()).unwrap();
     let mut model = Model::default();
     model.map(0, 10);
@@ -162,7 +162,7 @@ fn what_is_damaged_is_set_aside_in_a_directory() {
     model.checkpoint(&mut writer).unwrap();
     drop(writer);
     // It is still a store.
-    Directory::create(&path, false).unwrap();
+    Directory::create(&path, WorldWritable::Refuse).unwrap();
     assert!(Store::open(&path).unwrap().verify().unwrap().is_sound());
 }
 

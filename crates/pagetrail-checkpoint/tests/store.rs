@@ -9,7 +9,7 @@ use common::{Model, PAGE, contents, range, store};
 use faulty::{Fault, Faulty};
 use pagetrail::{PageRange, PageSet};
 use pagetrail_checkpoint::storage::{Directory, InMemory, Name, Storage};
-use pagetrail_checkpoint::{Compression, Error, Store, WriterOptions};
+use pagetrail_checkpoint::{Compression, Error, Store, WorldWritable, WriterOptions};
 use std::collections::BTreeMap;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
@@ -174,7 +174,7 @@ fn a_writer_that_fails_at_any_step_leaves_the_store_whole() {
 fn a_store_has_one_writer() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let store = Store::create(&path, false).unwrap();
+    let store = Store::create(&path, WorldWritable::Refuse).unwrap();
     let writer = store.writer(WriterOptions::default()).unwrap();
     let again = Store::open(&path).unwrap();
     assert!(matches!(
@@ -189,7 +189,7 @@ fn a_store_has_one_writer() {
 fn files_are_for_their_owner_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a/store");
-    let store = Store::create(&path, false).unwrap();
+    let store = Store::create(&path, WorldWritable::Refuse).unwrap();
     let mut writer = store.writer(WriterOptions::default()).unwrap();
     let mut model = Model::default();
     model.map(0, 10);
@@ -217,19 +217,19 @@ fn exposed_and_foreign_directories_are_refused() {
     let inside = open.join("store");
     for _ in 0..2 {
         assert!(matches!(
-            Store::create(&inside, false),
+            Store::create(&inside, WorldWritable::Refuse),
             Err(Error::WorldWritable { .. })
         ));
         assert!(matches!(
-            Store::create(&open, false),
+            Store::create(&open, WorldWritable::Refuse),
             Err(Error::WorldWritable { .. })
         ));
-        Store::create(&inside, true).unwrap();
+        Store::create(&inside, WorldWritable::Allow).unwrap();
     }
     // Deeper below as well, as long as somebody could put another directory there.
     let deeper = open.join("own/store");
     assert!(matches!(
-        Store::create(&deeper, false),
+        Store::create(&deeper, WorldWritable::Refuse),
         Err(Error::WorldWritable { .. })
     ));
 
@@ -237,7 +237,7 @@ fn exposed_and_foreign_directories_are_refused() {
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("letter"), "x").unwrap();
     assert!(matches!(
-        Store::create(&foreign, false),
+        Store::create(&foreign, WorldWritable::Refuse),
         Err(Error::NotAStore { .. })
     ));
     assert!(matches!(
@@ -254,7 +254,7 @@ fn exposed_and_foreign_directories_are_refused() {
 fn links_are_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
-    let store = Store::create(&path, false).unwrap();
+    let store = Store::create(&path, WorldWritable::Refuse).unwrap();
     let mut writer = store.writer(WriterOptions::default()).unwrap();
     let mut model = Model::default();
     model.map(0, 10);
@@ -412,7 +412,7 @@ fn differences_are_listed_by_mapping() {
 #[test]
 fn a_directory_is_a_storage_like_any_other() {
     let dir = tempfile::tempdir().unwrap();
-    let storage = Directory::create(&dir.path().join("store"), false).unwrap();
+    let storage = Directory::create(&dir.path().join("store"), WorldWritable::Refuse).unwrap();
     let mut draft = storage.create().unwrap();
     draft.write(b"lost").unwrap();
     drop(draft);

@@ -11,7 +11,7 @@ mod support;
 use pagetrail::{PageRange, Target};
 use pagetrail_checkpoint::{
     Error, Image, Mode, ProcessCheckpointer, ProcessOptions, Store, TreeCheckpointer, TreeInstant,
-    TreeStore, WriterOptions,
+    TreeStore, WorldWritable, WriterOptions,
 };
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -122,7 +122,7 @@ fn all_of_one_instant(count: u32, mode: Mode) {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
-    let store = TreeStore::create(&directory.path().join("store"), true).unwrap();
+    let store = TreeStore::create(&directory.path().join("store"), WorldWritable::Allow).unwrap();
     let mut checkpointer = attach(tree(relay.pids[0]), &store, mode);
     let mut random = random("trees at one instant");
     let (mut pauses, mut turns) = (Vec::new(), Vec::new());
@@ -243,7 +243,7 @@ fn a_tree_that_forks_meanwhile_is_saved_and_goes_on() {
         }
     };
     goes_on(0);
-    let store = TreeStore::create(&directory.path().join("store"), true).unwrap();
+    let store = TreeStore::create(&directory.path().join("store"), WorldWritable::Allow).unwrap();
     let mut checkpointer = attach(tree(shell.0.id()), &store, Mode::Precopy);
     let mut taken = 0;
     for _ in 0..10 {
@@ -275,7 +275,7 @@ fn a_tree_that_executes_programs_meanwhile_is_saved() {
     std::fs::write(&script, "/bin/true\nexec sh $0\n").unwrap();
     let again = format!("sh {} &", script.display());
     let shell = Shell::start(&format!("{again} {again} {again} wait"));
-    let store = TreeStore::create(&directory.path().join("store"), true).unwrap();
+    let store = TreeStore::create(&directory.path().join("store"), WorldWritable::Allow).unwrap();
     let mut checkpointer = attach(tree(shell.0.id()), &store, Mode::Stop);
     let mut taken = 0;
     for _ in 0..times(40, 400) {
@@ -312,7 +312,7 @@ fn processes_of_one_address_space_are_refused_in_one_line() {
     std::io::Write::write_all(stdin, b"fork\nkin 0\n").unwrap();
     let (child, sharer) = (line(), line());
     let directory = tempfile::tempdir().unwrap();
-    let store = TreeStore::create(&directory.path().join("store"), true).unwrap();
+    let store = TreeStore::create(&directory.path().join("store"), WorldWritable::Allow).unwrap();
     let mut checkpointer = attach(tree(family.id()), &store, Mode::Precopy);
     let error = checkpointer.checkpoint().unwrap_err().to_string();
     assert!(error.contains("shares the memory"), "{error}");
@@ -330,12 +330,12 @@ fn stores_are_not_mixed_up_and_damage_is_found() {
         directory.path().join("single"),
         directory.path().join("trees"),
     );
-    Store::create(&single, true).unwrap();
-    let store = TreeStore::create(&trees, true).unwrap();
+    Store::create(&single, WorldWritable::Allow).unwrap();
+    let store = TreeStore::create(&trees, WorldWritable::Allow).unwrap();
     assert!(TreeStore::open(&single).is_err());
-    assert!(TreeStore::create(&single, true).is_err());
+    assert!(TreeStore::create(&single, WorldWritable::Allow).is_err());
     assert!(Store::open(&trees).is_err());
-    assert!(Store::create(&trees, true).is_err());
+    assert!(Store::create(&trees, WorldWritable::Allow).is_err());
     assert!(TreeStore::is_at(&trees) && !TreeStore::is_at(&single));
     let shell = Shell::start("read line");
     let mut checkpointer = attach(tree(shell.0.id()), &store, Mode::Precopy);
@@ -377,8 +377,8 @@ fn pruning_removes_nothing_but_stores_of_processes() {
     std::fs::create_dir_all(others.join("7")).unwrap();
     std::fs::write(&keep, "mine").unwrap();
     // One that is a store, too.
-    Store::create(&others.join("8"), true).unwrap();
-    let store = TreeStore::create(&trees, true).unwrap();
+    Store::create(&others.join("8"), WorldWritable::Allow).unwrap();
+    let store = TreeStore::create(&trees, WorldWritable::Allow).unwrap();
     let shell = Shell::start("read line");
     let mut checkpointer = attach(tree(shell.0.id()), &store, Mode::Precopy);
     let (instant, _) = checkpointer.checkpoint().unwrap();
@@ -410,7 +410,7 @@ fn pruning_removes_nothing_but_stores_of_processes() {
     std::fs::copy(&keep, processes.join("7/keepme")).unwrap();
     let error = checkpointer.prune(1).unwrap_err().to_string();
     assert!(error.contains("processes/7"), "{error}");
-    Store::create(&processes.join("9"), true).unwrap();
+    Store::create(&processes.join("9"), WorldWritable::Allow).unwrap();
     std::fs::rename(processes.join("7/keepme"), processes.join("9/keepme")).unwrap();
     std::fs::remove_dir(processes.join("7")).unwrap();
     let error = checkpointer.prune(1).unwrap_err().to_string();

@@ -11,7 +11,7 @@ mod support;
 use common::PAGE;
 use pagetrail::{Memory, PageRange, Target};
 use pagetrail_checkpoint::{
-    Mode, ProcessOptions, TreeCheckpointer, TreeInstant, TreeStore, WriterOptions,
+    Mode, ProcessOptions, TreeCheckpointer, TreeInstant, TreeStore, WorldWritable, WriterOptions,
 };
 use rustix::process::Signal;
 use std::io::Write;
@@ -88,7 +88,8 @@ fn every_process_has_what_is_in_the_memory_that_they_share() {
             (Mode::Precopy, 0),
         ] {
             let directory = tempfile::tempdir().unwrap();
-            let store = TreeStore::create(&directory.path().join("store"), true).unwrap();
+            let store =
+                TreeStore::create(&directory.path().join("store"), WorldWritable::Allow).unwrap();
             let options = ProcessOptions {
                 mode,
                 buffer_bytes,

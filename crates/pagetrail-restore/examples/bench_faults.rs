@@ -9,7 +9,9 @@
 
 #![allow(clippy::print_stdout, reason = "an example prints what it measured")]
 
-use pagetrail_checkpoint::{ProcessCheckpointer, ProcessOptions, Store, WriterOptions};
+use pagetrail_checkpoint::{
+    ProcessCheckpointer, ProcessOptions, Store, WorldWritable, WriterOptions,
+};
 use pagetrail_restore::{Missing, RestoreOptions, restore_lazily};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::error::Error;
@@ -95,7 +97,7 @@ impl Toucher {
             restartable: true,
             ..ProcessOptions::default()
         };
-        let store = Store::create(place, true)?;
+        let store = Store::create(place, WorldWritable::Allow)?;
         let mut process = ProcessCheckpointer::attach(child.0.id(), options)?;
         let options = WriterOptions {
             frame_pages: self.frame_pages,

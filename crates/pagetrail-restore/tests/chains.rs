@@ -13,7 +13,9 @@ mod support;
 
 use pagetrail::{PageRange, PageSet};
 use pagetrail_checkpoint::storage::InMemory;
-use pagetrail_checkpoint::{Image, ProcessCheckpointer, ProcessOptions, Store, WriterOptions};
+use pagetrail_checkpoint::{
+    Image, ProcessCheckpointer, ProcessOptions, Store, WorldWritable, WriterOptions,
+};
 use pagetrail_restore::{PidChoice, RestoreOptions, restore};
 use program::{Program, checkpoint, options};
 use rustix::process::{Pid, Signal, kill_process};
@@ -221,7 +223,7 @@ fn a_full_store_refuses_a_checkpoint_and_stays_whole() {
         pagetrail_skips::not_here("a tmpfs cannot be mounted");
         return;
     };
-    let store = Store::create(&place.path().join("store"), false).unwrap();
+    let store = Store::create(&place.path().join("store"), WorldWritable::Refuse).unwrap();
     let mut writer = store.writer(WriterOptions::default()).unwrap();
     let mut process = ProcessCheckpointer::attach(running.pid(), restartable()).unwrap();
     process.checkpoint(&mut writer).unwrap();

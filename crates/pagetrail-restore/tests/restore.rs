@@ -14,8 +14,8 @@ mod support;
 
 use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{
-    Image, ProcessCheckpointer, ProcessOptions, Store, WriterOptions, check_restartable,
-    credentials_of,
+    Image, ProcessCheckpointer, ProcessOptions, Store, WorldWritable, WriterOptions,
+    check_restartable, credentials_of,
 };
 use pagetrail_restore::{
     Error, Missing, PidChoice, RestoreOptions, Stdio, restore, restore_copies,
@@ -418,7 +418,7 @@ fn a_kill_of_who_restores_leaves_no_half_started_process() {
     };
     let mut random = random("killed restore");
     let place = tempfile::tempdir().unwrap();
-    let store = Store::create(&place.path().join("store"), false).unwrap();
+    let store = Store::create(&place.path().join("store"), WorldWritable::Refuse).unwrap();
     let mut writer = store.writer(WriterOptions::default()).unwrap();
     let options = ProcessOptions {
         restartable: true,

@@ -76,9 +76,9 @@ pub use technique::pagemap_scan::HugePages;
 pub use technique::userfaultfd::BLOCK_PAGES_MAX;
 pub use tree::{Change, ListedProcess, Member, Origin, Tree};
 pub use types::{
-    AccessKind, AtExit, Choice, CollectAt, Event, Inherited, KernelState, Overhead, PendingSignal,
-    PredictionStats, ReportPages, RoundCost, RseqArea, SignalAction, Status, Technique,
-    ThreadState, TrackMode, UnknownTechnique, UntrackedPolicy, UntrackedRegion,
+    AccessKind, AtExit, Children, Choice, CollectAt, Event, IfAbandoned, Inherited, KernelState,
+    Overhead, PendingSignal, PredictionStats, ReportPages, RoundCost, RseqArea, SignalAction,
+    Status, Technique, ThreadState, TrackMode, UnknownTechnique, UntrackedPolicy, UntrackedRegion,
 };
 pub use watch::attached::Attached;
 pub use watch::builder::WatchBuilder;

@@ -36,6 +36,7 @@ pub(crate) mod target_check {
 
 pub(crate) mod hold {
     use super::{Result, target_check};
+    use crate::types::IfAbandoned;
     use std::convert::Infallible;
     use std::time::{Duration, Instant};
 
@@ -123,7 +124,7 @@ pub(crate) mod hold {
         }
 
         /// Chooses what becomes of the process if this one ends before it lets go.
-        pub fn kill_if_abandoned(&mut self, _kill: bool) -> Result<()> {
+        pub fn if_abandoned(&mut self, _what: IfAbandoned) -> Result<()> {
             match self.0 {}
         }
 

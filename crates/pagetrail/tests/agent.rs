@@ -8,7 +8,7 @@
 
 mod support;
 
-use pagetrail::{Hold, Technique};
+use pagetrail::{Hold, IfAbandoned, Technique};
 use rustix::process::Pid;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -74,9 +74,9 @@ fn an_agent_allocates_nothing() {
             let agent = agent_of(&victim);
             assert!(!std::fs::exists(format!("/proc/self/task/{agent}")).unwrap());
             let threads = hold.threads().to_vec();
-            hold.kill_if_abandoned(true).unwrap();
+            hold.if_abandoned(IfAbandoned::Kill).unwrap();
             hold.set_registers(&threads).unwrap();
-            hold.kill_if_abandoned(false).unwrap();
+            hold.if_abandoned(IfAbandoned::GoOn).unwrap();
             hold.release();
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -190,7 +190,7 @@ fn a_hold_whose_agent_is_killed_says_so() {
         assert!(Instant::now() < deadline, "it is not noticed");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(hold.kill_if_abandoned(false).is_err());
+    assert!(hold.if_abandoned(IfAbandoned::GoOn).is_err());
     drop(hold);
     victim.is_clean(true);
     victim.finish();
@@ -201,7 +201,7 @@ fn a_hold_whose_agent_is_killed_says_so() {
 fn a_process_that_must_not_go_on_ends_with_its_tracker() {
     if let Some(pid) = role() {
         let mut hold = Hold::process(pid).unwrap();
-        hold.kill_if_abandoned(true).unwrap();
+        hold.if_abandoned(IfAbandoned::Kill).unwrap();
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
             .unwrap();
         unreachable!("it is killed");

@@ -6,7 +6,7 @@
 
 mod support;
 
-use pagetrail::{Choice, Hold, Memory, Target, Watch, pages_with_content};
+use pagetrail::{Choice, Hold, IfAbandoned, Memory, Target, Watch, pages_with_content};
 use std::time::{Duration, Instant};
 use support::{Victim, times};
 
@@ -68,9 +68,9 @@ fn setting_registers_to_their_values_changes_nothing() {
         for _ in 0..times(30, 300) {
             let mut hold = Hold::process(victim.pid()).unwrap();
             let threads = hold.threads().to_vec();
-            hold.kill_if_abandoned(true).unwrap();
+            hold.if_abandoned(IfAbandoned::Kill).unwrap();
             hold.set_registers(&threads).unwrap();
-            hold.kill_if_abandoned(false).unwrap();
+            hold.if_abandoned(IfAbandoned::GoOn).unwrap();
             hold.release();
             std::thread::sleep(Duration::from_millis(2));
         }

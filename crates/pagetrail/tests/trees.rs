@@ -7,7 +7,8 @@
 mod support;
 
 use pagetrail::{
-    Capabilities, Change, Error, Origin, PageSet, State, Status, Target, Technique, Tree, Watch,
+    Capabilities, Change, Children, Error, Origin, PageSet, State, Status, Target, Technique, Tree,
+    Watch,
 };
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -408,7 +409,7 @@ fn without_children_only_the_named_processes_are_tracked() {
     let parent = family.parent.id();
     // Named twice, tracked once.
     let target = Target::tree([parent, one, parent]).unwrap();
-    let builder = Watch::builder().target(target).follow_children(false);
+    let builder = Watch::builder().target(target).children(Children::LeaveOut);
     let mut tree = builder.start_tree().unwrap();
     family.child("fork");
     let rounds = round(&mut tree);

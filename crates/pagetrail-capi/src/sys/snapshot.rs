@@ -6,7 +6,7 @@ use crate::failure::{Failure, Status, guard, invalid, null};
 use crate::kept::{Handle, Snapshot, Taken};
 use crate::types::Range;
 use pagetrail::{PageRange, PageSet};
-use pagetrail_checkpoint::{CowSnapshot, Store, WriterOptions};
+use pagetrail_checkpoint::{CowSnapshot, Store, WorldWritable, WriterOptions};
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 
@@ -97,7 +97,8 @@ pub extern "C" fn pagetrail_snapshot_save(
         let (store, name) = (path(store)?, self::name(name)?);
         given(snapshot)?.with(|taken| {
             let snapshot = taken.snapshot.take().ok_or_else(saved)?;
-            let mut writer = Store::create(store, false)?.writer(WriterOptions::default())?;
+            let mut writer =
+                Store::create(store, WorldWritable::Refuse)?.writer(WriterOptions::default())?;
             let manifest = snapshot.save(&mut writer, name)?;
             if let Some(number) = number {
                 number.write(manifest.number);

@@ -17,7 +17,7 @@ mod pauses;
 mod steps;
 
 use pagetrail_checkpoint::{
-    Compression, Mode, ProcessCheckpointer, ProcessOptions, Store, WriterOptions,
+    Compression, Mode, ProcessCheckpointer, ProcessOptions, Store, WorldWritable, WriterOptions,
 };
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -215,7 +215,7 @@ impl Drop for Writer {
 fn fresh_store(place: &Path) -> (PathBuf, Store) {
     let path = place.join("store");
     let _ = fs::remove_dir_all(&path);
-    let store = Store::create(&path, true).expect("a store");
+    let store = Store::create(&path, WorldWritable::Allow).expect("a store");
     (path, store)
 }
 

@@ -4,7 +4,9 @@
 use super::{PAGE, UNLIMITED, Writer, options, percentile, setting};
 use pagetrail::{Memory, PageRange};
 use pagetrail_checkpoint::Writer as CheckpointWriter;
-use pagetrail_checkpoint::{Compression, Mode, ProcessCheckpointer, ProcessOptions, Store};
+use pagetrail_checkpoint::{
+    Compression, Mode, ProcessCheckpointer, ProcessOptions, Store, WorldWritable,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -86,7 +88,7 @@ fn of(case: &Case, place: &Path) -> Value {
     let writer = Writer::with(place, &settings);
     let path = place.join("store");
     let _ = fs::remove_dir_all(&path);
-    let store = Store::create(&path, true).expect("a store");
+    let store = Store::create(&path, WorldWritable::Allow).expect("a store");
     let mut to = store.writer(options(Compression::None)).expect("a writer");
     let attached = ProcessCheckpointer::attach(writer.child.id(), ProcessOptions::default());
     let mut process = attached.expect("attached");

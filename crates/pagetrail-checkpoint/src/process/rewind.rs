@@ -10,7 +10,9 @@ use super::describe;
 use crate::error::{Error, Result};
 use crate::format::manifest::{Descriptor, Manifest, Process};
 use crate::store::image::Image;
-use pagetrail::{HeldThread, Hold, Memory, PageRange, PageSet, Region, pages_with_content};
+use pagetrail::{
+    HeldThread, Hold, IfAbandoned, Memory, PageRange, PageSet, Region, pages_with_content,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -105,7 +107,7 @@ impl Image {
                 candidates.union_with(&contents.intersection(&PageSet::from_iter([mapping.range])));
             }
         }
-        hold.kill_if_abandoned(true)?;
+        hold.if_abandoned(IfAbandoned::Kill)?;
         let now = hold.threads().to_vec();
         let mut undo = Vec::new();
         let outcome = self
@@ -116,10 +118,10 @@ impl Image {
                 memory.write(*address, before)?;
             }
             hold.set_registers(&now)?;
-            hold.kill_if_abandoned(false)?;
+            hold.if_abandoned(IfAbandoned::GoOn)?;
             return Err(error);
         }
-        hold.kill_if_abandoned(false)?;
+        hold.if_abandoned(IfAbandoned::GoOn)?;
         Ok(Rewound {
             pages: undo
                 .iter()

@@ -5,6 +5,7 @@
 
 use crate::error::{Error, Result};
 use crate::format::manifest::{Cost, Manifest, Mapping as ImageMapping};
+use crate::storage::WorldWritable;
 use crate::store::Store;
 use crate::store::image::Image;
 use crate::store::intake;
@@ -236,7 +237,7 @@ impl Checkpointer {
     /// Begins to describe the memory to be kept in the store in `directory`, which is made where
     /// there is none.
     pub fn builder(directory: &Path) -> CheckpointerBuilder {
-        Self::builder_on(Store::create(directory, false))
+        Self::builder_on(Store::create(directory, WorldWritable::Refuse))
     }
 
     /// Begins in a store that is open, or could not be opened: then [`CheckpointerBuilder::start`]

@@ -8,7 +8,7 @@
 //! The directory is opened once, and everything in it is reached from there without following a
 //! symbolic link: what somebody has put into a store, or exchanged there, leads nowhere else.
 
-use super::{DAMAGED, Draft, Name, Object, Publish, Storage};
+use super::{DAMAGED, Draft, Name, Object, Publish, Storage, WorldWritable};
 use crate::error::{Error, Result};
 use rustix::fs::{
     Advice, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, fadvise, flock,
@@ -46,21 +46,21 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// It cannot be made; it holds other files and is no store; or, unless `allow_world_writable`,
+    /// It cannot be made; it holds other files and is no store; or, with [`WorldWritable::Refuse`],
     /// it lies in a directory in which everybody may write, or is one.
-    pub fn create(path: &Path, allow_world_writable: bool) -> Result<Self> {
+    pub fn create(path: &Path, exposed: WorldWritable) -> Result<Self> {
         let failed = |what: &str| Error::io(format!("cannot {what} {}", path.display()));
         if !path.exists() {
             // What is missing above gets the usual rights.
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent).map_err(failed("create"))?;
             }
-            if !allow_world_writable {
+            if exposed == WorldWritable::Refuse {
                 refuse_exposed(path)?;
             }
             let made = DirBuilder::new().mode(0o700).create(path);
             made.map_err(failed("create"))?;
-        } else if !allow_world_writable {
+        } else if exposed == WorldWritable::Refuse {
             refuse_exposed(path)?;
         }
         Self::at(path).map_err(failed("open"))?.become_store()

@@ -84,15 +84,25 @@ pub fn open(place: &Path) -> Result<Arc<dyn Storage>> {
     }
 }
 
+/// Whether a store may lie in a directory in which everybody may write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WorldWritable {
+    /// It may not: others could put something else in its place.
+    #[default]
+    Refuse,
+    /// It may.
+    Allow,
+}
+
 /// The storage at a place that is to become a store, or is one.
 ///
 /// # Errors
 ///
 /// As [`Directory::create`] and `Bucket::open`.
-pub fn create(place: &Path, allow_world_writable: bool) -> Result<Arc<dyn Storage>> {
+pub fn create(place: &Path, exposed: WorldWritable) -> Result<Arc<dyn Storage>> {
     match url(place) {
         Some(url) => bucket(url),
-        None => Ok(Arc::new(Directory::create(place, allow_world_writable)?)),
+        None => Ok(Arc::new(Directory::create(place, exposed)?)),
     }
 }
 

@@ -4,7 +4,7 @@
 //! link; and only what a store has in it is removed.
 
 use super::directory::{DRAFTS, Directory, LOCK, WORLD_WRITABLE, entries, is_draft, sync};
-use super::{DAMAGED, Name};
+use super::{DAMAGED, Name, WorldWritable};
 use crate::error::{Error, Result};
 use rustix::fs::{AtFlags, FileType, Mode, fstat, mkdirat, statat, unlinkat};
 use rustix::io::Errno;
@@ -33,8 +33,8 @@ impl Directory {
     ///
     /// # Errors
     ///
-    /// As [`Self::nested`]; or everybody may write there, unless `allow_world_writable`.
-    pub(crate) fn make_nested(&self, name: &str, allow_world_writable: bool) -> Result<Self> {
+    /// As [`Self::nested`]; or everybody may write there, with [`WorldWritable::Refuse`].
+    pub(crate) fn make_nested(&self, name: &str, exposed: WorldWritable) -> Result<Self> {
         let path = self.path().join(name);
         let failed = || Error::io(format!("cannot create {}", path.display()));
         match mkdirat(self.opened(), name, Mode::RWXU) {
@@ -44,7 +44,7 @@ impl Directory {
         let nested = self.nested(name)?;
         let nested = nested.ok_or_else(|| failed()(io::ErrorKind::NotFound.into()))?;
         let stat = fstat(nested.opened()).map_err(|error| failed()(error.into()))?;
-        if stat.st_mode & WORLD_WRITABLE != 0 && !allow_world_writable {
+        if stat.st_mode & WORLD_WRITABLE != 0 && exposed == WorldWritable::Refuse {
             return Err(Error::WorldWritable {
                 place: path.display().to_string(),
             });

@@ -29,7 +29,7 @@ use crate::label::Label;
 use crate::limits;
 use crate::map::{PageMap, Source};
 use crate::progress::Progress;
-use crate::storage::{self, Name, Publish, Storage};
+use crate::storage::{self, Name, Publish, Storage, WorldWritable};
 use image::Image;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -63,8 +63,8 @@ impl Store {
     /// # Errors
     ///
     /// As [`storage::create`].
-    pub fn create(place: &Path, allow_world_writable: bool) -> Result<Self> {
-        Self::create_on(storage::create(place, allow_world_writable)?)
+    pub fn create(place: &Path, exposed: WorldWritable) -> Result<Self> {
+        Self::create_on(storage::create(place, exposed)?)
     }
 
     /// Opens the store in a storage.

@@ -8,7 +8,7 @@
 use super::instant::TreeInstant;
 use crate::error::{Error, Result};
 use crate::limits;
-use crate::storage::{Directory, Name, Publish, Storage};
+use crate::storage::{Directory, Name, Publish, Storage, WorldWritable};
 use crate::store::Store;
 use crate::store::writer::{Writer, WriterOptions};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ const PROCESSES: &str = "processes";
 pub struct TreeStore {
     storage: Arc<Directory>,
     path: PathBuf,
-    allow_world_writable: bool,
+    exposed: WorldWritable,
 }
 
 impl TreeStore {
@@ -42,7 +42,7 @@ impl TreeStore {
     /// The directory holds no checkpoints of trees.
     pub fn open(path: &Path) -> Result<Self> {
         let storage = Arc::new(Directory::open(path)?);
-        Self::at(storage, path, false)?.ok_or_else(|| not_trees(path))
+        Self::at(storage, path, WorldWritable::Refuse)?.ok_or_else(|| not_trees(path))
     }
 
     /// Opens a directory to write; makes one where there is none.
@@ -50,24 +50,20 @@ impl TreeStore {
     /// # Errors
     ///
     /// As [`Directory::create`]; it holds checkpoints of single processes.
-    pub fn create(path: &Path, allow_world_writable: bool) -> Result<Self> {
-        let storage = Arc::new(Directory::create(path, allow_world_writable)?);
+    pub fn create(path: &Path, exposed: WorldWritable) -> Result<Self> {
+        let storage = Arc::new(Directory::create(path, exposed)?);
         if read(&*storage, Name::Marker)?.is_none() {
             publish(&*storage, Name::Marker, MARKER)?;
         }
-        Self::at(storage, path, allow_world_writable)?.ok_or_else(|| not_trees(path))
+        Self::at(storage, path, exposed)?.ok_or_else(|| not_trees(path))
     }
 
-    fn at(
-        storage: Arc<Directory>,
-        path: &Path,
-        allow_world_writable: bool,
-    ) -> Result<Option<Self>> {
+    fn at(storage: Arc<Directory>, path: &Path, exposed: WorldWritable) -> Result<Option<Self>> {
         let is_one = read(&*storage, Name::Marker)?.is_some_and(|marker| marker == MARKER);
         Ok(is_one.then(|| Self {
             storage,
             path: path.to_owned(),
-            allow_world_writable,
+            exposed,
         }))
     }
 
@@ -235,9 +231,8 @@ impl TreeStore {
 
     /// Makes a store for a process.
     pub(super) fn writer(&self, process: u64, options: WriterOptions) -> Result<Writer> {
-        let allow = self.allow_world_writable;
-        let processes = self.storage.make_nested(PROCESSES, allow)?;
-        let store = processes.make_nested(&process.to_string(), allow)?;
+        let processes = self.storage.make_nested(PROCESSES, self.exposed)?;
+        let store = processes.make_nested(&process.to_string(), self.exposed)?;
         Store::create_on(Arc::new(store.become_store()?))?.writer(options)
     }
 

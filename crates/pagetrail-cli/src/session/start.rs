@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, bail};
 use pagetrail::{
-    AtExit, Choice, DirtySource, Precision, ReportPages, Target, Technique, TrackMode, Watch,
-    WatchBuilder,
+    AtExit, Children, Choice, DirtySource, Precision, ReportPages, Target, Technique, TrackMode,
+    Watch, WatchBuilder,
 };
 use pagetrail_trail::Header;
 use pagetrail_vm::UnitStrategy;
@@ -70,7 +70,11 @@ pub(crate) fn start_tree(
         return Ok(Subject::Guest(start_guest(wanted, set_streams)?));
     }
     let builder = builder(wanted, set_streams)?;
-    let tree = builder.follow_children(follow).start_tree()?;
+    let children = match follow {
+        true => Children::Follow,
+        false => Children::LeaveOut,
+    };
+    let tree = builder.children(children).start_tree()?;
     if let Some(first) = tree.members().first() {
         warn(wanted.technique, first.watch().technique());
     }

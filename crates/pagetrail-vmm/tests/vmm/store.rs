@@ -3,7 +3,7 @@
 use crate::sys::memory::{Memory, regions};
 use pagemap_scan::{Features, Userfaultfd};
 use pagetrail::PageRange;
-use pagetrail_checkpoint::{Store, Writer, WriterOptions};
+use pagetrail_checkpoint::{Store, WorldWritable, Writer, WriterOptions};
 use pagetrail_vmm::store::{LazyRestore, Served, Snapshots, Stopper};
 use pagetrail_vmm::{OwnWrites, Start, Tracker};
 use rustix::mm::Advice;
@@ -25,7 +25,7 @@ pub(crate) fn memories(shared: bool) -> Vec<Memory> {
 }
 
 pub(crate) fn writer(directory: &Path) -> Writer {
-    let store = Store::create(&directory.join("store"), false).unwrap();
+    let store = Store::create(&directory.join("store"), WorldWritable::Refuse).unwrap();
     store.writer(WriterOptions::default()).unwrap()
 }
 

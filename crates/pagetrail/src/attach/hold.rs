@@ -12,7 +12,7 @@ use super::keeper::{self, Board, Found, FoundThread, Order, Task, Wanted, turn};
 use super::kernel_state;
 use super::target_check;
 use crate::error::{Error, Result};
-use crate::types::KernelState;
+use crate::types::{IfAbandoned, KernelState};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -164,13 +164,16 @@ impl Hold {
         LetGo(Arc::clone(&self.client))
     }
 
-    /// Chooses what becomes of the process if this one ends before it lets go: by default it goes
-    /// on; with `kill` the kernel kills it, for the time in which its memory is neither one thing
-    /// nor the other.
-    pub fn kill_if_abandoned(&mut self, kill: bool) -> Result<()> {
-        self.order(match kill {
-            true => Order::KillIfAbandoned,
-            false => Order::GoOnIfAbandoned,
+    /// Chooses what becomes of the process if this one ends before it lets go;
+    /// [`IfAbandoned::GoOn`] by default.
+    ///
+    /// # Errors
+    ///
+    /// The process is not held any more.
+    pub fn if_abandoned(&mut self, what: IfAbandoned) -> Result<()> {
+        self.order(match what {
+            IfAbandoned::Kill => Order::KillIfAbandoned,
+            IfAbandoned::GoOn => Order::GoOnIfAbandoned,
         })
     }
 

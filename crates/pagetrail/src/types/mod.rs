@@ -15,6 +15,8 @@ pub use inherited::Inherited;
 pub use kernel_state::{KernelState, PendingSignal, RseqArea, SignalAction, ThreadState};
 pub use overhead::Overhead;
 pub use round::{AccessKind, Event, PredictionStats, RoundCost};
-pub use settings::{AtExit, Choice, CollectAt, ReportPages, TrackMode, UntrackedPolicy};
+pub use settings::{
+    AtExit, Children, Choice, CollectAt, IfAbandoned, ReportPages, TrackMode, UntrackedPolicy,
+};
 pub use technique::{Status, Technique, UnknownTechnique};
 pub use untracked::UntrackedRegion;

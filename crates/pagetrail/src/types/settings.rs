@@ -43,6 +43,28 @@ pub enum TrackMode {
     Alternate,
 }
 
+/// What the watch of a tree does about processes that descend from its target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Children {
+    /// They are tracked as the target is.
+    #[default]
+    Follow,
+    /// They are left alone.
+    LeaveOut,
+}
+
+/// What becomes of a held process if the one that holds it ends before it lets go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IfAbandoned {
+    /// It goes on.
+    #[default]
+    GoOn,
+    /// The kernel kills it: for the time in which its memory is neither one thing nor the other.
+    Kill,
+}
+
 /// When the collects of a watch on the own process run.
 ///
 /// `soft-dirty` needs [`Self::Safepoint`] once the process has other threads, because the kernel

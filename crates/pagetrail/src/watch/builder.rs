@@ -20,7 +20,8 @@ use crate::technique::adaptive::{FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::HugePages;
 use crate::tree::Tree;
 use crate::types::{
-    AtExit, Choice, CollectAt, ReportPages, Technique, TrackMode, UntrackedPolicy, UntrackedRegion,
+    AtExit, Children, Choice, CollectAt, ReportPages, Technique, TrackMode, UntrackedPolicy,
+    UntrackedRegion,
 };
 use crate::{PageRange, PageSet};
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ pub struct WatchBuilder {
     hold: Hold,
     config: Config,
     membership: Membership,
-    follow_children: bool,
+    children: Children,
 }
 
 /// What a watch that belongs to a [`Tree`](crate::Tree) does differently.
@@ -70,7 +71,7 @@ impl Default for WatchBuilder {
                 intervals: overhead::INTERVALS,
             },
             membership: Membership::default(),
-            follow_children: true,
+            children: Children::Follow,
         }
     }
 }
@@ -184,13 +185,13 @@ impl WatchBuilder {
         self
     }
 
-    /// Sets whether [`Self::start_tree`] follows child processes; it does by default.
-    pub fn follow_children(mut self, follow: bool) -> Self {
-        self.follow_children = follow;
+    /// Sets what [`Self::start_tree`] does about child processes; [`Children::Follow`] by default.
+    pub fn children(mut self, children: Children) -> Self {
+        self.children = children;
         self
     }
 
-    /// Starts tracking a tree of processes: the target and, unless [`Self::follow_children`] says
+    /// Starts tracking a tree of processes: the target and, unless [`Self::children`] says
     /// otherwise, all processes that descend from it. All are tracked with the settings of this
     /// builder.
     ///
@@ -202,7 +203,7 @@ impl WatchBuilder {
     /// [`Change::Refused`]: crate::Change::Refused
     pub fn start_tree(mut self) -> Result<Tree> {
         let target = std::mem::replace(&mut self.target, Target::own());
-        let follow = self.follow_children;
+        let follow = self.children == Children::Follow;
         Tree::start(self, target, follow)
     }
 
@@ -272,7 +273,7 @@ impl WatchBuilder {
             hold,
             mut config,
             membership,
-            follow_children: _,
+            children: _,
         } = self;
         if let Kind::Tree(_) | Kind::Cgroup(_) = target.0 {
             return Err(needs_start_tree());

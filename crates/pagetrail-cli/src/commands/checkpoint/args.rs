@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use pagetrail_checkpoint::{Compression, Label, Mode, Retention, Store, WriterOptions};
+use pagetrail_checkpoint::{
+    Compression, Label, Mode, Retention, Store, WorldWritable, WriterOptions,
+};
 
 use crate::args::{TechniqueChoice, duration, technique_parser};
 use crate::session::waiting::ProgressArgs;
@@ -315,6 +317,14 @@ pub(crate) struct WritingArgs {
 const RESTORABLE_FRAME_PAGES: u32 = 4;
 
 impl WritingArgs {
+    /// Where the store may lie.
+    pub(crate) fn exposed(&self) -> WorldWritable {
+        match self.allow_world_writable {
+            true => WorldWritable::Allow,
+            false => WorldWritable::Refuse,
+        }
+    }
+
     /// How the library is to write checkpoints, by which processes are started without CRIU or not.
     pub(crate) fn options(&self, is_restorable: bool) -> WriterOptions {
         let usual = match is_restorable {

@@ -110,7 +110,7 @@ pub(crate) fn store(path: &Path, args: &WritingArgs, make: bool) -> Result<Store
         open(path, &args.key)?;
     }
     let key = read_key(&args.key)?;
-    let place = storage::create(path, args.allow_world_writable).map_err(plain)?;
+    let place = storage::create(path, args.exposed()).map_err(plain)?;
     let store = match key {
         Some(key) => Encrypted::create(place, &key).map(|place| Store::create_on(Arc::new(place))),
         None => Ok(Store::create_on(place)),

@@ -38,7 +38,7 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     if matches!(args.mode, ModeArg::Cow) {
         bail!("--mode cow saves one process; a tree takes --mode precopy and --mode stop");
     }
-    let store = TreeStore::create(&args.store, args.writing.allow_world_writable).map_err(plain)?;
+    let store = TreeStore::create(&args.store, args.writing.exposed()).map_err(plain)?;
     let options = ProcessOptions {
         mode: args.mode.into(),
         technique: args.technique.0,

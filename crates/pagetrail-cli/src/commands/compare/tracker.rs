@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pagetrail::{DirtySource, Ended, Error, State, Target, Technique, Tree, Watch};
+use pagetrail::{Children, DirtySource, Ended, Error, State, Target, Technique, Tree, Watch};
 use pagetrail_compare::behaviour::End;
 use pagetrail_recorder::Schedule;
 
@@ -29,7 +29,7 @@ pub(super) fn run(
     let builder = Watch::builder()
         .target(Target::command(command))
         .technique(technique);
-    let mut tree = builder.follow_children(true).start_tree()?;
+    let mut tree = builder.children(Children::Follow).start_tree()?;
     follow(&mut Subject::Tree(&mut tree), interval, limits)
 }
 
