@@ -280,12 +280,30 @@ impl PageSet {
         }
     }
 
-    /// Adds all of `other`.
+    /// Adds all of `other`, in time linear in its ranges and in those of this set from its first
+    /// one on: to add what comes after everything else costs nothing for what is there.
     pub fn union_with(&mut self, other: &Self) {
-        if self.is_empty() {
+        let Some(first) = other.ranges.first() else {
+            return;
+        };
+        let before = self.ranges.partition_point(|r| r.end < first.start);
+        if before == self.ranges.len() {
             self.ranges.extend_from_slice(&other.ranges);
-        } else if !other.is_empty() {
-            *self = self.union(other);
+            return;
+        }
+        let after = Self {
+            ranges: self.ranges.split_off(before),
+        };
+        self.ranges.append(&mut after.union(other).ranges);
+    }
+
+    /// The part of the set within a range, in time linear in the ranges of the result.
+    pub(crate) fn within(&self, range: PageRange) -> Self {
+        let first = self.ranges.partition_point(|r| r.end <= range.start);
+        let here = self.ranges[first..].iter();
+        let here = here.map_while(|r| r.intersection(&range));
+        Self {
+            ranges: here.collect(),
         }
     }
 

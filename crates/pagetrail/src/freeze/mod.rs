@@ -235,7 +235,7 @@ pub(crate) fn choose(
         .iter()
         .filter(|region| region.inode == 0 && region.permissions.write)
         .filter(|region| !region.permissions.shared && armed.covers(region.range))
-        .map(|region| (region, pages.intersection(&PageSet::from(region.range))))
+        .map(|region| (region, pages.within(region.range)))
         .filter(|(_, pages)| pages.page_count() >= MAPPING_PAGES_MIN)
         .collect();
     chosen.sort_by_key(|(_, pages)| std::cmp::Reverse(pages.page_count()));

@@ -175,7 +175,7 @@ impl Discards {
         let mut known = std::mem::take(&mut self.shared);
         let mut now: Vec<Shared> = Vec::new();
         for region in regions.iter().filter(|region| region.permissions.shared) {
-            let part = PageSet::from_iter([region.range]).intersection(armed);
+            let part = armed.within(region.range);
             if part.is_empty() {
                 continue;
             }

@@ -59,7 +59,7 @@ impl Latent {
 
     /// Stops following a range, and returns the part of it that was followed.
     pub(super) fn take(&mut self, range: PageRange) -> PageSet {
-        let taken = self.ranges.intersection(&PageSet::from_iter([range]));
+        let taken = self.ranges.within(range);
         self.ranges.remove(range);
         taken
     }

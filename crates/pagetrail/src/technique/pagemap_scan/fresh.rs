@@ -40,7 +40,7 @@ impl Fresh {
 
     /// The pages of a new mapping that existed before it was armed; they are forgotten.
     fn take_existed(&mut self, range: PageRange) -> PageSet {
-        let taken = self.populated.intersection(&PageSet::from(range));
+        let taken = self.populated.within(range);
         self.populated.remove(range);
         taken
     }
@@ -65,7 +65,7 @@ impl PagemapScan {
     pub(super) fn add_existing(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
         let mut found = self.fresh.take_existed(region.range);
         self.select(region.range, self.owned_now(), &mut found)?;
-        let armed = self.seen.intersection(&PageSet::from(region.range));
+        let armed = self.seen.within(region.range);
         self.fresh.seemed_empty[0].union_with(&armed.difference(&found));
         out.union_with(&found);
         Ok(())

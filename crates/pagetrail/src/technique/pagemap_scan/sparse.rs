@@ -131,7 +131,7 @@ impl PagemapScan {
         }
         let mut left = PageSet::new();
         for sparse in &self.sparse {
-            let part = holes.intersection(&PageSet::from(sparse.range));
+            let part = holes.within(sparse.range);
             left.union_with(&sparse.holes(&part.difference(&filled))?);
         }
         let armed = holes.difference(&left);

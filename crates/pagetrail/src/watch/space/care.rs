@@ -136,7 +136,7 @@ impl Space {
             .cloned()
             .collect();
         for region in regions {
-            let parts = PageSet::from_iter([region.range]).intersection(&self.read_only);
+            let parts = self.read_only.within(region.range);
             for range in parts.ranges() {
                 let Some(part) = region.cut(*range) else {
                     continue;
