@@ -55,6 +55,15 @@ impl Scratch {
 
 #[cfg(test)]
 impl Scratch {
+    /// Makes a part of it read-only: a mapping of its own.
+    pub(crate) fn make_read_only(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+        assert!(offset + bytes <= self.range.bytes());
+        let start = self.range.start() + offset;
+        // SAFETY: the addresses are within the mapping, as just asserted, to whose memory no
+        // reference exists.
+        unsafe { mprotect(start as *mut _, bytes as usize, MprotectFlags::READ) }
+    }
+
     /// Replaces the mapping of a scratch by shared memory.
     pub(crate) fn share(range: PageRange) -> rustix::io::Result<()> {
         let rights = ProtFlags::READ | ProtFlags::WRITE;

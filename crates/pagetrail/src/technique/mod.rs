@@ -95,6 +95,13 @@ pub(crate) trait Tracker: Send {
     /// Starts detecting writes (or accesses) to `region`; those before it returns may be missed.
     fn arm(&mut self, region: &Region) -> Result<(), ArmError>;
 
+    /// Arms the private `mappings` that make up a range, like [`Self::arm`] each, by calls for all of
+    /// them. Returns false where that is not possible: nothing is detected then, and each is to be
+    /// armed by itself.
+    fn arm_run(&mut self, _: PageRange, _: &[Region]) -> bool {
+        false
+    }
+
     /// Begins the first round; called once, after the regions that exist at the start are armed.
     ///
     /// Returns how long the target was stopped.
@@ -104,7 +111,8 @@ pub(crate) trait Tracker: Send {
 
     /// Adds to `out` the pages that may have been written before the region was armed.
     ///
-    /// Called after [`Self::arm`] for a mapping that is new since the last round.
+    /// Called after [`Self::arm`] for a mapping that is new since the last round, and after
+    /// [`Self::arm_run`] for all of them as one.
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()>;
 
     /// Drops a range that is no longer mapped; later collects must not report it.

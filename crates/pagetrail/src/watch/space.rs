@@ -10,6 +10,7 @@ mod care;
 mod frozen;
 mod others;
 mod passed_on;
+mod runs;
 
 use super::backing::{changed, others};
 use super::config::Config;
@@ -370,22 +371,6 @@ impl Space {
         // All mappings are read again: others may have appeared since they were last read.
         self.settled = false;
         self.refresh(Some(pending))
-    }
-
-    /// Arms the mappings at a set of addresses, as far as they should be tracked.
-    fn arm_parts(&mut self, addresses: &PageSet, pending: &mut Option<&mut Pending>) -> Result<()> {
-        if addresses.is_empty() {
-            return Ok(());
-        }
-        let mut regions = Vec::new();
-        for region in self.regions.iter().filter(|region| self.wants(region)) {
-            let part = PageSet::from_iter([region.range]).intersection(addresses);
-            regions.extend(part.ranges().iter().filter_map(|range| region.cut(*range)));
-        }
-        for region in regions {
-            self.arm_one(region, pending)?;
-        }
-        Ok(())
     }
 
     fn arm_one(&mut self, region: Region, pending: &mut Option<&mut Pending>) -> Result<()> {

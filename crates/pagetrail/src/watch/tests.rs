@@ -155,3 +155,35 @@ fn a_budget_that_makes_no_sense_is_refused() {
     let watch = start(0.1, ms(10)..=ms(20)).unwrap();
     assert!(watch.next_collect().is_some());
 }
+
+/// Mappings side by side are armed at once: each write is reported, in those that had pages before
+/// and in those that had none, and nothing else is.
+#[test]
+fn mappings_side_by_side_are_tracked_as_each_by_itself() {
+    for technique in [Technique::PagemapScan, Technique::Adaptive] {
+        let page = page_size();
+        let mut memory = Scratch::new(64 * page).unwrap();
+        (0..16).for_each(|at| memory.write(at * page, 1));
+        (1..32).for_each(|at| memory.make_read_only((2 * at + 1) * page, page).unwrap());
+        let builder = Watch::builder().target(Target::ranges([memory.range()]));
+        let mut watch = match builder.technique(technique).start() {
+            Ok(watch) => watch,
+            Err(error) => {
+                pagetrail_skips::not_here(&error);
+                return;
+            }
+        };
+        let mut round = |written: &[u64]| {
+            written.iter().for_each(|at| memory.write(at * page, 2));
+            let round = watch.collect().unwrap();
+            let dirty = round.dirty().iter_units(page);
+            let dirty = dirty.map(|address| (address - memory.range().start()) / page);
+            assert_eq!(dirty.collect::<Vec<_>>(), written, "{technique}");
+            round.commit();
+        };
+        round(&[]);
+        round(&[0, 6, 14, 16, 40, 62]);
+        round(&[6, 18, 40]);
+        round(&[]);
+    }
+}

@@ -294,6 +294,16 @@ impl Tracker for Adaptive {
         Ok(())
     }
 
+    fn arm_run(&mut self, range: PageRange, mappings: &[Region]) -> bool {
+        let armed = self.writes.arm_run(range, mappings);
+        if armed {
+            let pid = self.pid;
+            let huge = mappings.iter().filter(|region| region.is_hugetlb(pid));
+            self.whole.extend(huge.map(|region| region.range));
+        }
+        armed
+    }
+
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
         self.writes.add_populated(region, out)
     }

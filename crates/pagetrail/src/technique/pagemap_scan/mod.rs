@@ -269,20 +269,41 @@ impl PagemapScan {
             let mut parts = filled.ranges().iter();
             return parts.try_for_each(|part| self.pagemap.arm(*part).map_err(failed));
         }
+        self.arm_private(range, failed)
+    }
+
+    /// Write-protects private memory that was just registered, as far as the process owns pages
+    /// there.
+    fn arm_private(
+        &mut self,
+        range: PageRange,
+        failed: impl Fn(Errno) -> ArmError,
+    ) -> Result<(), ArmError> {
         let mut owned = PageSet::new();
         self.select(range, STALE, &mut owned)?;
         if !std::mem::take(&mut owned).is_empty() {
-            self.uffd.release(range).map_err(failed)?;
+            self.uffd.release(range).map_err(&failed)?;
         }
         // `unseen` memory has no markers: what reads as swapped out is swapped out.
         self.select(range, OWNED, &mut owned)?;
         self.fresh.existed(&owned);
-        let tables = blocks(&owned).intersection(&PageSet::from_iter([range]));
+        let tables = blocks(&owned).within(range);
         for part in tables.ranges() {
-            self.pagemap.arm(*part).map_err(failed)?;
+            self.pagemap.arm(*part).map_err(&failed)?;
         }
         self.seen.union_with(&tables);
         Ok(())
+    }
+
+    fn try_arm_run(&mut self, range: PageRange) -> Result<(), ArmError> {
+        // What it is does not matter: each mapping is then armed by itself.
+        let failed = |errno| ArmError::Failed(Error::os("arming mappings at once")(errno));
+        self.uffd
+            .register(range, Mode::WriteProtect)
+            .map_err(failed)?;
+        self.plan = None;
+        self.armed.insert(range);
+        self.arm_private(range, failed)
     }
 }
 
@@ -303,6 +324,16 @@ impl Tracker for PagemapScan {
                 }
             }
         }
+    }
+
+    /// The kernel registers all mappings of a range by one call, or none
+    /// (`userfaultfd_register` in `fs/userfaultfd.c`).
+    fn arm_run(&mut self, range: PageRange, _: &[Region]) -> bool {
+        let armed = self.try_arm_run(range).is_ok();
+        if !armed {
+            self.forget(range);
+        }
+        armed
     }
 
     fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {

@@ -158,3 +158,72 @@ fn what_replaces_untracked_memory_in_given_ranges_is_armed() {
     assert_eq!((&pending.written, &pending.remapped), (&within, &within));
     assert!(space.untracked().is_empty());
 }
+
+/// Notes what is armed at once, and what by itself.
+struct Many {
+    runs: Arc<Mutex<Vec<PageRange>>>,
+    armed: Arc<Mutex<Vec<PageRange>>>,
+    takes_runs: bool,
+}
+
+impl Tracker for Many {
+    fn arm(&mut self, region: &Region) -> std::result::Result<(), ArmError> {
+        self.armed.lock().unwrap().push(region.range);
+        Ok(())
+    }
+
+    fn arm_run(&mut self, range: PageRange, mappings: &[Region]) -> bool {
+        let all: PageSet = mappings.iter().map(|region| region.range).collect();
+        assert_eq!(all, PageSet::from(range));
+        self.runs.lock().unwrap().push(range);
+        self.takes_runs
+    }
+
+    fn add_populated(&mut self, region: &Region, out: &mut PageSet) -> Result<()> {
+        out.insert(region.range);
+        Ok(())
+    }
+
+    fn forget(&mut self, _: PageRange) {}
+
+    fn collect(&mut self, _: &[Armed], _: &mut PageSet) -> Result<Collected> {
+        Ok(Collected::default())
+    }
+}
+
+#[test]
+fn private_mappings_side_by_side_are_armed_at_once_or_each_by_itself() {
+    let page = crate::page_set::page_size();
+    let scratch = Scratch::new(16 * page).unwrap();
+    let start = scratch.range().start();
+    let pages = |from: u64, to: u64| PageRange::new(start + from * page, start + to * page);
+    let pages = |from, to| pages(from, to).unwrap();
+    scratch.make_read_only(4 * page, page).unwrap();
+    Scratch::share(pages(8, 9)).unwrap();
+    let within = PageSet::from(scratch.range());
+    let alone = [pages(8, 9), pages(9, 16)];
+    let each = [pages(0, 4), pages(4, 5), pages(5, 8), alone[0], alone[1]];
+    for (takes_runs, expected) in [(true, &alone[..]), (false, &each[..])] {
+        for is_new in [false, true] {
+            let (runs, armed) = (Arc::default(), Arc::default());
+            let tracker = Many {
+                runs: Arc::clone(&runs),
+                armed: Arc::clone(&armed),
+                takes_runs,
+            };
+            let config = config(UntrackedPolicy::Report);
+            let space = Space::open(None, Some(within.clone()), Box::new(tracker), &config);
+            let mut space = space.unwrap();
+            let mut pending = Pending::default();
+            match is_new {
+                true => space.follow(&mut pending).unwrap(),
+                false => drop(space.arm().unwrap()),
+            }
+            assert_eq!(*runs.lock().unwrap(), [pages(0, 8)]);
+            assert_eq!(*armed.lock().unwrap(), expected);
+            assert_eq!(space.armed, within);
+            let new = if is_new { &within } else { &PageSet::new() };
+            assert_eq!((&pending.written, &pending.remapped), (new, new));
+        }
+    }
+}
