@@ -36,7 +36,11 @@ impl Deleted {
         let mut replaced = PageSet::new();
         for region in deleted {
             let range = region.range;
-            let before = known.iter().find(|(known, _)| *known == range);
+            // Both are in ascending order.
+            let first = known.partition_point(|(known, _)| known.end() <= range.start());
+            let here = known[first..].iter();
+            let here = here.take_while(|(known, _)| known.start() < range.end());
+            let before = here.clone().find(|(known, _)| *known == range);
             let handle = match before {
                 // Whether it is that still, the round will see.
                 Some((_, handle)) => Some(handle.clone()),
@@ -45,7 +49,7 @@ impl Deleted {
             let Some(handle) = handle else {
                 continue;
             };
-            let others = known.iter().filter(|(_, known)| *known != handle);
+            let others = here.filter(|(_, known)| *known != handle);
             replaced.extend(others.filter_map(|(known, _)| known.intersection(&range)));
             self.files.push((range, handle));
         }

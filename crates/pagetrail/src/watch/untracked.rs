@@ -4,8 +4,8 @@ use crate::page_set::PageSet;
 use crate::region::Region;
 use crate::types::UntrackedRegion;
 
-/// Keeps of `all` what is still mapped as it was, and returns what is not. `kept`: what is mapped
-/// and was not replaced by another backing.
+/// Keeps of `all` what is still mapped as it was, and returns what is not. `regions`: the mappings
+/// in ascending order. `kept`: what is mapped and was not replaced by another backing.
 ///
 /// Of a compared region the rest stays as it is: what its copies show is not known otherwise, such
 /// as that pages were discarded and hold what the file holds. Any other is tried again.
@@ -44,10 +44,12 @@ fn still_there(untracked: &UntrackedRegion, regions: &[Region], kept: &PageSet) 
             region.is_trackable(),
         )
     };
-    let same = regions
+    let first = regions.partition_point(|now| now.range.end() <= region.range.start());
+    let here = regions[first..]
         .iter()
-        .filter(|now| now.range.intersection(&region.range).is_some() && kind(now) == kind(region));
-    let same: PageSet = same
+        .take_while(|now| now.range.start() < region.range.end());
+    let same: PageSet = here
+        .filter(|now| kind(now) == kind(region))
         .filter_map(|now| now.range.intersection(&region.range))
         .collect();
     same.intersection(kept)

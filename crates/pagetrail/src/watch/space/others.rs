@@ -10,7 +10,7 @@
 
 use super::Space;
 use crate::error::Result;
-use crate::page_set::{PageRange, page_size};
+use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
 use crate::round::Pending;
 
@@ -94,8 +94,13 @@ impl Space {
         let mut parts = Vec::with_capacity(self.regions.len());
         let armed = self.armed_mappings();
         let mut armed = armed.iter().map(|armed| armed.range).peekable();
+        let untracked = self
+            .untracked
+            .iter()
+            .map(|untracked| untracked.region.range);
+        let untracked: PageSet = untracked.collect();
         for region in &self.regions {
-            let rest = self.unarmed_part(region);
+            let rest = self.unarmed_part(region, &untracked);
             let first = parts.len();
             while let Some(range) = armed.next_if(|armed| armed.start() < region.range.end()) {
                 parts.push((range, Part::Armed));
@@ -109,14 +114,11 @@ impl Space {
     }
 
     /// What a mapping is, as far as it is not armed.
-    fn unarmed_part(&self, region: &Region) -> Part {
+    fn unarmed_part(&self, region: &Region, untracked: &PageSet) -> Part {
         let range = region.range;
-        let mut untracked = self.untracked.iter();
         if region.name.starts_with("[vvar") || self.read_only.covers(range) {
             Part::End
-        } else if region.permissions.shared
-            || !region.is_trackable()
-            || untracked.any(|untracked| untracked.region.range.intersection(&range).is_some())
+        } else if region.permissions.shared || !region.is_trackable() || untracked.intersects(range)
         {
             Part::Unknown
         } else {
