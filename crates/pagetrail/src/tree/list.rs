@@ -2,6 +2,7 @@
 //! look at all of them without a [`Tree`](super::Tree).
 
 use super::find::{Scope, sharer};
+use super::spaces::Spaces;
 use crate::proc::pidfd;
 use crate::target::{Kind, Root, Target};
 use crate::watch::has_memory;
@@ -55,9 +56,11 @@ fn list(scope: &Scope, roots: Vec<u32>, known: &[u32]) -> Vec<ListedProcess> {
     let begins = roots.iter().map(|pid| (*pid, None));
     let others = scope.others(roots.iter().chain(known).copied());
     let others = others.into_iter().map(|found| (found.pid, found.parent));
+    let all: Vec<(u32, Option<u32>)> = begins.chain(others).collect();
     let mut before: Vec<u32> = known.to_vec();
+    let spaces = Spaces::among(all.iter().map(|(pid, _)| *pid).chain(known.iter().copied()));
     let mut listed = Vec::new();
-    for (pid, parent) in begins.chain(others) {
+    for (pid, parent) in all {
         // What holds a process for this one is a process that shares this one's memory.
         let is_own = || sharer(pid, [std::process::id()]).is_some();
         if known.contains(&pid) || !has_memory(pid) || is_own() {
@@ -66,7 +69,7 @@ fn list(scope: &Scope, roots: Vec<u32>, known: &[u32]) -> Vec<ListedProcess> {
         listed.push(ListedProcess {
             pid,
             parent,
-            shares_memory_with: sharer(pid, before.iter().copied()),
+            shares_memory_with: sharer(pid, spaces.suspects(pid, before.iter().copied())),
         });
         before.push(pid);
     }

@@ -17,6 +17,7 @@ mod births;
 mod find;
 mod list;
 mod sharing;
+mod spaces;
 
 use crate::attach::launch::Ended;
 use crate::attach::target_check;
@@ -33,11 +34,15 @@ use find::{Found, Scope, sharer};
 pub use list::ListedProcess;
 use rustix::fd::OwnedFd;
 use sharing::Sharing;
+use spaces::Spaces;
 use std::fmt;
 use std::time::{Duration, Instant};
 
 /// How long [`Tree::follow`] attaches to new processes; those that are left wait for the next call.
 const ATTACH_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// To compare fewer processes with all members takes less than to sort these by their memory.
+const FOUND_MIN: usize = 4;
 
 /// How a process came into a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,11 +240,13 @@ impl Tree {
     fn start_with(&mut self, roots: Vec<Root>) -> Result<()> {
         let pids: Vec<u32> = roots.iter().map(|root| root.pid).collect();
         // Listed before anything is tracked: a process that is not among these is new.
-        let present = self.scope.others(pids);
+        let present = self.scope.others(pids.iter().copied());
+        let listed = present.iter().map(|found| found.pid);
+        let spaces = Spaces::among(pids.into_iter().chain(listed));
         for root in roots {
             // Two watches of one address space would count its pages twice, and with `soft-dirty`
             // clear each other's bits.
-            match sharer(root.pid, self.pids()) {
+            match sharer(root.pid, spaces.suspects(root.pid, self.pids())) {
                 Some(_) => self.sharing.push(Sharing::new(root)),
                 None => {
                     let Root { pid, pidfd } = root;
@@ -248,7 +255,7 @@ impl Tree {
             }
         }
         for found in present {
-            self.join(found, Origin::Present);
+            self.join(found, Origin::Present, &spaces);
         }
         Ok(())
     }
@@ -314,6 +321,7 @@ impl Tree {
         self.follow_sharing(&mut changes);
         let found = self.find();
         self.aside.retain(|aside| !aside.has_ended());
+        let spaces = self.spaces(&found);
         for found in found {
             if !self.aside.iter().all(|aside| aside.may_join(found.pid)) {
                 continue;
@@ -322,7 +330,7 @@ impl Tree {
                 waiting += 1;
                 continue;
             }
-            changes.extend(self.join(found, Origin::New));
+            changes.extend(self.join(found, Origin::New, &spaces));
         }
         if waiting > 0 {
             changes.push(Change::Behind { waiting });
@@ -343,6 +351,14 @@ impl Tree {
         let others = self.scope.others(known.collect::<Vec<_>>());
         found.extend(others);
         found
+    }
+
+    /// Which of the members and of processes that were found share memory.
+    fn spaces(&self, found: &[Found]) -> Spaces {
+        if found.len() < FOUND_MIN {
+            return Spaces::default();
+        }
+        Spaces::among(self.pids().chain(found.iter().map(|found| found.pid)))
     }
 
     /// Takes in the notices of births. `ended`: the PIDs of those that were members until now.
@@ -399,14 +415,14 @@ impl Tree {
         pids
     }
 
-    /// Attaches to a process, and makes it a member.
-    fn join(&mut self, found: Found, origin: Origin) -> Option<Change> {
+    /// Attaches to a process, and makes it a member. `spaces`: of the members and this process.
+    fn join(&mut self, found: Found, origin: Origin, spaces: &Spaces) -> Option<Change> {
         let pid = found.pid;
         let pidfd = pidfd::open(pid);
         // With the pidfd open it can be relied on: by now the PID may be another process's.
         if !found.is_still_there(|| self.lives_on(&found))
             || found.cannot_stop()
-            || found.shares_memory(self.pids())
+            || found.shares_memory(spaces.suspects(pid, self.pids()))
         {
             return None;
         }
