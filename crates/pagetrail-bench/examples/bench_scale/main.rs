@@ -1,14 +1,17 @@
 //! What tracking costs against the size of the target: its memory, mappings, threads and processes.
 //!
-//! `cargo run --release --example bench_scale [ROUNDS]`. The target is this program, started again;
-//! in each round it writes 100 pages, which every round must have. Prints one JSON document: for
-//! each size the medians of what a start, a stop and a collect took, and the slope of each curve:
-//! the exponent of the power that fits it best, and what a unit costs between the two largest
-//! sizes.
+//! `cargo run --release --example bench_scale [ROUNDS [CURVE..]]`; the curves are called as in the
+//! document. The target is this program, started again; in each round it writes 100 pages, which
+//! every round must have. Prints one JSON document: for each size the medians of what a start, a
+//! stop and a collect took, beside each collect what it takes to read the target's mappings and no
+//! more, and the slope of each curve: the exponent of the power that fits it best, and what a unit
+//! costs between the two largest sizes.
 #![allow(clippy::print_stdout, reason = "that is what an example is for")]
 
 mod target;
 
+use std::fs::File;
+use std::io::Read;
 use std::time::{Duration, Instant};
 
 use pagetrail::{PageSet, Target, Technique, Watch};
@@ -50,9 +53,12 @@ fn main() -> Outcome<()> {
         Some(rounds) => rounds.parse::<usize>()?.max(1),
         None => ROUNDS,
     };
+    let wanted = arguments.iter().skip(1).map(|name| name.parse());
+    let wanted: Vec<Kind> = wanted.collect::<Result<_, _>>()?;
     let load_before = load()?;
     let curves: Outcome<Vec<Value>> = CURVES
         .iter()
+        .filter(|(kind, ..)| wanted.is_empty() || wanted.contains(kind))
         .map(|(kind, unit, sizes)| curve(*kind, unit, sizes, rounds))
         .collect();
     let document = json!({
@@ -83,6 +89,7 @@ fn curve(kind: Kind, unit: &str, sizes: &[u64], rounds: usize) -> Outcome<Value>
             "start_us": slope("start_us"),
             "stopped_us": slope("stopped_us"),
             "collect_us": slope("collect_us"),
+            "maps_us": slope("maps_us"),
         },
         "points": points,
         "not_here": absent,
@@ -93,7 +100,8 @@ fn curve(kind: Kind, unit: &str, sizes: &[u64], rounds: usize) -> Outcome<Value>
 fn measure(kind: Kind, size: u64, rounds: usize) -> Outcome<Value> {
     let mut victim = Victim::start(kind, size)?;
     let pid = victim.pid();
-    let (mut starts, mut stops, mut collects) = (vec![], vec![], vec![]);
+    let (mut starts, mut stops, mut collects, mut maps) = (vec![], vec![], vec![], vec![]);
+    let mut text = Vec::new();
     let mut processes = 0;
     for start in 0..STARTS {
         let began = Instant::now();
@@ -123,6 +131,11 @@ fn measure(kind: Kind, size: u64, rounds: usize) -> Outcome<Value> {
                 round.commit();
             }
             collects.push(began.elapsed());
+            let began = Instant::now();
+            for member in tree.members() {
+                read_maps(member.pid(), &mut text)?;
+            }
+            maps.push(began.elapsed());
             if let Some(page) = written.iter().find(|page| !dirty.contains(**page)) {
                 return Err(format!("page {page:#x} was written and is not reported").into());
             }
@@ -137,7 +150,15 @@ fn measure(kind: Kind, size: u64, rounds: usize) -> Outcome<Value> {
         "start_us": median_us(starts),
         "stopped_us": median_us(stops),
         "collect_us": median_us(collects),
+        "maps_us": median_us(maps),
     }))
+}
+
+/// Reads the text of a process's mappings into memory that is used again.
+fn read_maps(pid: u32, text: &mut Vec<u8>) -> Outcome<()> {
+    text.clear();
+    File::open(format!("/proc/{pid}/maps"))?.read_to_end(text)?;
+    Ok(())
 }
 
 fn median_us(mut times: Vec<Duration>) -> f64 {
