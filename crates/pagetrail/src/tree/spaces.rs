@@ -93,6 +93,8 @@ fn grouped<E>(
 mod tests {
     use super::*;
     use std::cell::Cell;
+    use std::process::{Child, Command};
+    use std::sync::mpsc;
 
     /// Compares memory by its last digit.
     fn by_digit(one: u32, other: u32) -> Result<Ordering, ()> {
@@ -136,6 +138,43 @@ mod tests {
         let known = [9, 2, 5, 3, 7, 6, 8, 1].map(|id| (id, id));
         assert_eq!(grouped(known, compare), None);
         assert_eq!(grouped(known, |_, _| Err(())), None);
+    }
+
+    /// A thread is to `kcmp(2)` what a process is that shares memory.
+    #[test]
+    fn threads_share_memory_and_programs_that_were_started_do_not() {
+        let own = std::process::id();
+        let start = || Command::new("sleep").arg("600").spawn().unwrap();
+        let mut started: Vec<Child> = (0..6).map(|_| start()).collect();
+        let (say, said) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            say.send(rustix::thread::gettid().as_raw_pid() as u32)
+                .unwrap();
+            let _ = ended.recv();
+        });
+        let thread_id = said.recv().unwrap();
+        let others = started.iter().map(Child::id);
+        let all: Vec<u32> = others.chain([own, thread_id]).collect();
+        let spaces = Spaces::among(all.iter().copied());
+        let suspects = |pid| spaces.suspects(pid, all.iter().copied());
+        let known = share_memory(own, started[0].id()).is_ok();
+        let found: Vec<Vec<u32>> = all.iter().map(|pid| suspects(*pid)).collect();
+        drop(end);
+        thread.join().unwrap();
+        for child in &mut started {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        if !known {
+            pagetrail_skips::not_here("kcmp(2) compares no processes");
+            return;
+        }
+        let expected = all.iter().map(|pid| match pid {
+            pid if *pid == own || *pid == thread_id => vec![own, thread_id],
+            _ => Vec::new(),
+        });
+        assert_eq!(found, expected.collect::<Vec<_>>());
     }
 
     #[test]
