@@ -7,13 +7,14 @@
 //! before it.
 //!
 //! `bench_checkpoint images` measures the last two only, `bench_checkpoint pauses` the pauses
-//! alone, on tmpfs, of several programs by all modes in turn. `PAGETRAIL_BENCH_MIB` and
-//! `PAGETRAIL_BENCH_COUNT` make it smaller.
+//! alone, on tmpfs, of several programs by all modes in turn, and of Redis and Node with a goal for
+//! the pause. `PAGETRAIL_BENCH_MIB` and `PAGETRAIL_BENCH_COUNT` make it smaller.
 
 #![allow(clippy::print_stdout, reason = "the result")]
 #![allow(clippy::print_stderr, reason = "how far it is")]
 
 mod pauses;
+mod programs;
 mod steps;
 
 use pagetrail_checkpoint::{
@@ -52,8 +53,10 @@ fn main() {
     if std::env::args().nth(1).is_some_and(|arg| arg == "pauses") {
         let place = PathBuf::from("/dev/shm/pagetrail-bench-checkpoint");
         let rows = pauses::all(&place);
+        let programs = programs::all(&place);
         let _ = fs::remove_dir_all(&place);
-        return println!("{:#}", json!({ "schema": 2, "pauses": rows }));
+        let document = json!({ "schema": 2, "pauses": rows, "programs": programs });
+        return println!("{document:#}");
     }
     let disk = PathBuf::from("target/bench-checkpoint");
     let shm = PathBuf::from("/dev/shm/pagetrail-bench-checkpoint");
@@ -71,9 +74,9 @@ fn main() {
         }
         pauses.extend([precopy.0, cow.0, stop.0, gcore]);
     }
-    let interleaved = match images_only {
-        true => Vec::new(),
-        false => pauses::all(&shm),
+    let (interleaved, programs) = match images_only {
+        true => Default::default(),
+        false => (pauses::all(&shm), programs::all(&shm)),
     };
     let images: Vec<Value> = places
         .iter()
@@ -88,6 +91,7 @@ fn main() {
         "written_bytes_per_second": BYTES_PER_SECOND,
         "pause": pauses,
         "interleaved": interleaved,
+        "programs": programs,
         "chain": chain,
         "image": images,
     });

@@ -159,7 +159,7 @@ fn check(writer: &Writer, process: &mut ProcessCheckpointer, to: &mut Checkpoint
 }
 
 /// How many threads wanted a processor in the last minute.
-fn load() -> Option<f64> {
+pub(super) fn load() -> Option<f64> {
     let text = fs::read_to_string("/proc/loadavg").ok()?;
     text.split(' ').next()?.parse().ok()
 }
