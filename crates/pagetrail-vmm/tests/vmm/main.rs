@@ -3,6 +3,8 @@
 #[cfg(target_arch = "x86_64")]
 mod kvm_logs;
 mod rounds;
+#[cfg(target_arch = "x86_64")]
+mod several_guests;
 #[cfg(feature = "store")]
 mod store;
 mod sys;
