@@ -501,6 +501,70 @@ static void wrong_calls(void) {
     rule("and leaves nothing", tracked_becomes(0) && device_is_off());
 }
 
+/* A number in a file. */
+static unsigned long number_in(const char *path) {
+    unsigned long number = 0;
+    FILE *file = fopen(path, "re");
+    if (file && fscanf(file, "%lu", &number) != 1) number = 0;
+    if (file) fclose(file);
+    return number;
+}
+
+static void set_number(const char *path, unsigned long number) {
+    FILE *file = fopen(path, "we");
+    if (file) fprintf(file, "%lu\n", number);
+    if (file) fclose(file);
+}
+
+#define LOG_ENTRIES "/sys/module/ooh/parameters/log_entries"
+#define INTERRUPTS "/sys/module/ooh/parameters/interrupts"
+
+static int device_interrupts(void) {
+    char line[1000];
+    int found = 0;
+    FILE *file = fopen("/proc/interrupts", "re");
+    while (file && fgets(line, sizeof line, file)) {
+        char *last = strrchr(line, ' ');
+        found |= last && !strcmp(last, " ooh\n");
+    }
+    if (file) fclose(file);
+    return found;
+}
+
+/* A program writes more pages at a stretch than the log holds. With the interrupt of a full log the round has them, and
+ * no others; without it, the round says that it has lost some. */
+static void bursts(const char *name, unsigned mode, unsigned long entries) {
+    static char seen[PAGES];
+    struct ooh_track session;
+    struct ooh_round round;
+    char *area = memory(), text[200];
+    unsigned long entries_before = number_in(LOG_ENTRIES), interrupts = number_in(INTERRUPTS);
+    int fd = open_device(), missing = 0, lost = 0, with_interrupt = device_interrupts();
+    set_number(LOG_ENTRIES, entries);
+    track(fd, getpid(), mode, &session);
+    struct ooh_entry *ring = map_ring(fd, &session, PROT_READ);
+    for (int i = 0; ring && i < ROUNDS; i++) {
+        /* What others write belongs to the round before. */
+        if (ioctl(fd, OOH_COLLECT, &round)) missing++;
+        for (int page = 0; page < PAGES; page += 1 + (i == 1)) ((volatile char *)area)[page * PAGE + i] = (char)i;
+        if (ioctl(fd, OOH_COLLECT, &round)) missing++;
+        lost += !!(round.flags & OOH_LOST);
+        mark(ring, &session, &round, area, seen);
+        for (int page = 0; page < PAGES; page++) missing += (i == 1 ? page % 2 == 0 : 1) != seen[page];
+    }
+    close(fd);
+    if (ring) munmap(ring, session.entries * sizeof(struct ooh_entry));
+    munmap(area, (size_t)PAGES * PAGE);
+    set_number(LOG_ENTRIES, entries_before);
+    interrupts = number_in(INTERRUPTS) - interrupts;
+    snprintf(text, sizeof text, "%s: bursts of more pages than the log's %lu: %lu interrupts, %d wrong, %d rounds lost",
+             name, entries, interrupts, missing, lost);
+    if (with_interrupt)
+        rule(text, ring && !missing && !lost && interrupts >= ROUNDS);
+    else
+        rule(text, ring && lost == ROUNDS && !interrupts);
+}
+
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     struct ooh_info found = info();
@@ -521,6 +585,9 @@ int main(void) {
     rings_are_apart("SPML: a log has nothing of another process", OOH_SPML_OWNED);
     trackers_are_apart("EPML: two trackers of a process have rounds of their own", OOH_EPML);
     trackers_are_apart("SPML: two trackers of a process have rounds of their own", OOH_SPML_OWNED);
+    bursts("EPML", OOH_EPML, 1024);
+    bursts("SPML", OOH_SPML_OWNED, 1024);
+    bursts("EPML", OOH_EPML, 256);
     rings_are_private();
     logs_end();
     wrong_calls();

@@ -10,10 +10,12 @@
 #include <linux/types.h>
 
 #define OOH_DEVICE_MAGIC 0x474f4c2d484f4f00ULL
-#define OOH_DEVICE_VERSION 1
+#define OOH_DEVICE_VERSION 2
 #define OOH_DEVICE_SLOTS 16
-/* Pages that a slot logs before the driver must have taken some away. */
+/* Pages that a slot can log before the driver must have taken some away. */
 #define OOH_DEVICE_ENTRIES 65536
+/* The vector of the interrupt that a slot raises when its log is full. A device that has no vectors raises none. */
+#define OOH_DEVICE_FULL_VECTOR 0
 #define OOH_DEVICE_BYTES (16ULL << 20)
 /* Where the ring of slot I begins. */
 #define OOH_DEVICE_RING(i) (4096ULL + (i) * OOH_DEVICE_ENTRIES * sizeof(__u64))
@@ -37,7 +39,14 @@ struct ooh_device_slot {
     __u64 tail;
     /* Not zero once the device had no room, or could not find an address: it has lost a page. */
     __u32 lost;
-    __u32 unused[3];
+    /* Of the driver: how many entries the log holds; 0 or too many is all that the ring has. */
+    __u32 entries;
+    /* Of the driver: the device raises its interrupt once so many entries are there; 0 is never. What it logs after
+     * that, until the driver has taken some away, needs room as well: an interrupt takes time. */
+    __u32 full_at;
+    /* Set by the device when it raises the interrupt, and cleared by the driver before it looks for entries. While it is
+     * set, the slot raises no other. */
+    __u32 is_full;
 };
 
 struct ooh_device {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* The PCI device of device.h: an ivshmem device of QEMU's, whose memory the emulated log writes to. */
+#include <linux/interrupt.h>
 #include <linux/io.h>
 #include <linux/mm.h>
 #include <linux/module.h>
@@ -23,6 +24,19 @@
 /* Held for reading by everyone who uses the device's memory. */
 static DECLARE_RWSEM(log_lock);
 static struct ooh_device *device;
+/* What is called when a log is full; only where the device has an interrupt. */
+static void (*log_full)(void);
+static bool has_interrupt;
+
+/* As hardware's page-modification log has 512 entries: what is logged while the interrupt is on its way needs as much
+ * again. Read when a log begins. */
+static unsigned int log_entries = OOH_DEVICE_ENTRIES;
+module_param(log_entries, uint, 0644);
+MODULE_PARM_DESC(log_entries, "Entries that a log holds; it is drained when it is half full");
+
+static unsigned long interrupts;
+module_param(interrupts, ulong, 0444);
+MODULE_PARM_DESC(interrupts, "Interrupts by which the device said that a log was full");
 
 /* Of what follows, and of the device's register `active`. */
 static DEFINE_SPINLOCK(slots_lock);
@@ -52,6 +66,11 @@ static u64 *ring(int slot)
 bool ooh_log_is_there(void)
 {
     return READ_ONCE(device) != NULL;
+}
+
+bool ooh_log_interrupts(void)
+{
+    return READ_ONCE(has_interrupt);
 }
 
 static int take_slot(void)
@@ -92,6 +111,9 @@ int ooh_log_start(struct mm_struct *mm, u32 mode)
     /* A processor may still have been at an entry when the slot's last user left. */
     await_entries();
     memset(ring(slot), 0, OOH_DEVICE_ENTRIES * sizeof(u64));
+    registers->entries = clamp(READ_ONCE(log_entries), 2u, (u32)OOH_DEVICE_ENTRIES);
+    registers->full_at = has_interrupt ? registers->entries / 2 : 0;
+    registers->is_full = 0;
     registers->mode = mode;
     registers->mask = mm ? CR3_ADDRESS : 0;
     if (mm && boot_cpu_has(X86_FEATURE_PTI))
@@ -134,6 +156,8 @@ int ooh_log_head(int slot, u64 *until)
 
     down_read(&log_lock);
     if (device) {
+        /* First: a page that is logged after we have looked, into a log that is full again, must raise another. */
+        smp_store_mb(device->slot[slot].is_full, 0);
         *until = smp_load_acquire(&device->slot[slot].head);
         error = 0;
     }
@@ -149,6 +173,7 @@ int ooh_log_next_round(int slot, u64 *until, bool *lost)
     down_read(&log_lock);
     if (device) {
         registers = &device->slot[slot];
+        smp_store_mb(registers->is_full, 0);
         /* Both before the new round begins: a page that is logged, or lost, in the new round belongs to that one, as
          * it is not logged again in it. */
         *until = smp_load_acquire(&registers->head);
@@ -195,6 +220,28 @@ out:
     return error;
 }
 
+static irqreturn_t is_full(int vector, void *unused)
+{
+    interrupts++;
+    log_full();
+    return IRQ_HANDLED;
+}
+
+/* A device without vectors (ivshmem-plain) is as good, but has to be looked at now and then. */
+static void take_interrupt(struct pci_dev *pci)
+{
+    int vectors = pci_alloc_irq_vectors(pci, 1, 1, PCI_IRQ_MSIX);
+
+    if (vectors < 1)
+        return;
+    pci_set_master(pci);
+    if (devm_request_threaded_irq(&pci->dev, pci_irq_vector(pci, OOH_DEVICE_FULL_VECTOR), NULL, is_full, IRQF_ONESHOT,
+                                  "ooh", NULL))
+        pci_free_irq_vectors(pci);
+    else
+        has_interrupt = true;
+}
+
 static int log_probe(struct pci_dev *pci, const struct pci_device_id *id)
 {
     struct ooh_device *found;
@@ -217,6 +264,7 @@ static int log_probe(struct pci_dev *pci, const struct pci_device_id *id)
         dev_err(&pci->dev, "the log has version %u, this module knows %u\n", found->version, OOH_DEVICE_VERSION);
         return -ENODEV;
     }
+    take_interrupt(pci);
     down_write(&log_lock);
     spin_lock(&slots_lock);
     active = 0;
@@ -235,6 +283,11 @@ static void log_remove(struct pci_dev *pci)
     device = NULL;
     spin_unlock(&slots_lock);
     up_write(&log_lock);
+    if (has_interrupt) {
+        has_interrupt = false;
+        devm_free_irq(&pci->dev, pci_irq_vector(pci, OOH_DEVICE_FULL_VECTOR), NULL);
+        pci_free_irq_vectors(pci);
+    }
 }
 
 static const struct pci_device_id ids[] = {
@@ -252,8 +305,9 @@ static struct pci_driver driver = {
     .driver.suppress_bind_attrs = true,
 };
 
-int ooh_log_init(void)
+int ooh_log_init(void (*full)(void))
 {
+    log_full = full;
     return pci_register_driver(&driver);
 }
 

@@ -28,8 +28,13 @@
 
 /* Ranges that a round can have before it counts as lost. */
 #define ENTRIES (4 * OOH_DEVICE_ENTRIES)
-/* How often the device's ring is emptied between rounds. */
+/* How often the device's logs are emptied between rounds, where it does not say that they are full. */
 #define DRAIN_INTERVAL_MS 10
+/* Frames that a round can have before it counts as lost. */
+#define FRAMES (4 * OOH_DEVICE_ENTRIES)
+
+/* Empties logs. Before other work: the processors fill them meanwhile. */
+static struct workqueue_struct *draining;
 
 /* Processes that are being logged. */
 static atomic_t tracked = ATOMIC_INIT(0);
@@ -64,6 +69,9 @@ struct session {
     /* Frames of the last round that had no owner, which are asked again in the next. */
     u64 *unowned;
     unsigned int unowned_count;
+    /* Frames of this round whose owner is asked for when it ends. */
+    u64 *frames;
+    unsigned int frames_count;
     /* What ooh_moves_missed said when the session began. */
     unsigned long moves_missed;
 
@@ -142,6 +150,23 @@ static bool is_owned(const struct session *session, unsigned int n)
     return session->mode == OOH_SPML_OWNED || n == 1;
 }
 
+static void keep_frame(void *context, u64 frame)
+{
+    struct session *session = context;
+
+    if (session->frames_count < FRAMES)
+        session->frames[session->frames_count++] = frame;
+    else
+        lose(session);
+}
+
+static void add_kept(struct session *session)
+{
+    while (session->frames_count)
+        add_owned(session, session->frames[--session->frames_count]);
+}
+
+/* Ends a round of this log: what it has before `until`, and what was kept. */
 static void drain(struct session *session, unsigned int n, u64 until)
 {
     int error;
@@ -154,6 +179,7 @@ static void drain(struct session *session, unsigned int n, u64 until)
             return;
         mmap_read_lock(session->mm);
         add_unowned(session);
+        add_kept(session);
         error = ooh_log_drain(session->slot[n], until, add_owned, session);
         mmap_read_unlock(session->mm);
         mmput_async(session->mm);
@@ -162,19 +188,33 @@ static void drain(struct session *session, unsigned int n, u64 until)
         lose(session);
 }
 
-/* Keeps room in the device's ring. Whose a frame is can be said at the end of a round only: one that is being filled
- * has no owner yet, and is not logged again when it gets one. */
-static void drain_now_and_then(struct work_struct *work)
+/* Makes room in the device's logs. Whose a frame is can be said at the end of a round only: one that is being filled
+ * has no owner yet, and is not logged again when it gets one. So frames are kept until then. */
+static void make_room(struct work_struct *work)
 {
     struct session *session = container_of(to_delayed_work(work), struct session, work);
+    unsigned int n;
     u64 until;
 
     mutex_lock(&session->lock);
-    if (!is_owned(session, 0) && !ooh_log_head(session->slot[0], &until))
-        drain(session, 0, until);
+    for (n = 0; n < session->slots; n++)
+        if (ooh_log_head(session->slot[n], &until) ||
+            ooh_log_drain(session->slot[n], until, is_owned(session, n) ? keep_frame : add_page, session))
+            lose(session);
     mutex_unlock(&session->lock);
-    if (!READ_ONCE(session->ended))
-        schedule_delayed_work(&session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
+    if (!READ_ONCE(session->ended) && !ooh_log_interrupts())
+        queue_delayed_work(draining, &session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
+}
+
+/* The device does not say whose log it is. */
+static void some_log_is_full(void)
+{
+    struct session *session;
+
+    spin_lock(&sessions_lock);
+    list_for_each_entry(session, &sessions, link)
+        mod_delayed_work(draining, &session->work, 0);
+    spin_unlock(&sessions_lock);
 }
 
 static void stop(struct session *session)
@@ -297,10 +337,11 @@ static int begin(struct session *session, struct mm_struct *mm, u32 mode)
 
     session->ring = vmalloc_user(ENTRIES * sizeof(struct ooh_entry));
     session->unowned = kvmalloc_array(OOH_DEVICE_ENTRIES, sizeof(*session->unowned), GFP_KERNEL);
-    error = session->ring && session->unowned ? take_slots(session, mm, mode) : -ENOMEM;
+    session->frames = kvmalloc_array(FRAMES, sizeof(*session->frames), GFP_KERNEL);
+    session->mode = mode;
+    error = session->ring && session->unowned && session->frames ? take_slots(session, mm, mode) : -ENOMEM;
     if (error)
         goto no_slots;
-    session->mode = mode;
     session->mm = mm;
     session->moves_missed = ooh_moves_missed();
     session->notifier.ops = &notifier_ops;
@@ -313,14 +354,17 @@ static int begin(struct session *session, struct mm_struct *mm, u32 mode)
     spin_unlock(&sessions_lock);
     mmgrab(current->mm);
     smp_store_release(&session->owner, current->mm);
-    schedule_delayed_work(&session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
+    /* Once at least: the log may have filled up before the session was in the list. */
+    queue_delayed_work(draining, &session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
     return 0;
 no_notifier:
     free_slots(session);
     session->mm = NULL;
 no_slots:
+    kvfree(session->frames);
     kvfree(session->unowned);
     vfree(session->ring);
+    session->frames = NULL;
     session->unowned = NULL;
     session->ring = NULL;
     return error;
@@ -442,7 +486,7 @@ static int ooh_open(struct inode *inode, struct file *file)
         return -ENOMEM;
     mutex_init(&session->lock);
     spin_lock_init(&session->ring_lock);
-    INIT_DELAYED_WORK(&session->work, drain_now_and_then);
+    INIT_DELAYED_WORK(&session->work, make_room);
     file->private_data = session;
     return 0;
 }
@@ -462,6 +506,7 @@ static int ooh_release(struct inode *inode, struct file *file)
         free_slots(session);
         if (!session->ended)
             atomic_dec(&tracked);
+        kvfree(session->frames);
         kvfree(session->unowned);
         vfree(session->ring);
         mmdrop(session->owner);
@@ -487,10 +532,14 @@ static struct miscdevice misc = {
 
 static int __init ooh_init(void)
 {
-    int error = ooh_log_init();
+    int error = -ENOMEM;
 
-    if (error)
+    draining = alloc_workqueue("ooh", WQ_HIGHPRI | WQ_UNBOUND, 0);
+    if (!draining)
         return error;
+    error = ooh_log_init(some_log_is_full);
+    if (error)
+        goto no_log;
     error = ooh_moves_init(pages_moved);
     if (error)
         goto no_moves;
@@ -502,6 +551,8 @@ no_device:
     ooh_moves_exit();
 no_moves:
     ooh_log_exit();
+no_log:
+    destroy_workqueue(draining);
     return error;
 }
 
@@ -510,6 +561,7 @@ static void __exit ooh_exit(void)
     misc_deregister(&misc);
     ooh_moves_exit();
     ooh_log_exit();
+    destroy_workqueue(draining);
 }
 
 module_init(ooh_init);

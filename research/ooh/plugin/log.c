@@ -4,6 +4,9 @@
  *
  * Use: -object memory-backend-file,id=ooh,share=on,size=16M,mem-path=FILE -device ivshmem-plain,memdev=ooh
  *      -plugin log.so,memory=FILE
+ * or, with the interrupt of a full log: -chardev socket,id=ooh,fd=SOCKET -device ivshmem-doorbell,vectors=1,chardev=ooh
+ *      -plugin log.so,memory=FILE,interrupt=EVENT
+ * where SOCKET has what QEMU's ivshmem-specification asks of a server, and EVENT is the eventfd of its vector.
  * No package ships qemu-plugin.h, so its few functions are declared here.
  *
  * QEMU calls `stored` after the store. So a page whose store is visible to the driver is logged, or about to be: once
@@ -16,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../module/device.h"
@@ -82,8 +86,13 @@ enum { PAGE_SHIFT = 12, PROCESSORS = 64 };
 /* However far apart a guest stores, its leaves take 1 GiB of the host's memory at most, and the tables of leaves a
  * quarter of that; beyond, its log loses pages. */
 #define LEAVES_MAX (1u << 16)
+/* What a store waits that logs a page while the interrupt of a full log is on its way. A processor would take it at
+ * once; here another thread of the emulator delivers it, and processors would fill the log meanwhile. */
+#define FULL_WAIT_NS 50000
 
 static struct ooh_device *device;
+/* The eventfd of the interrupt; -1 if there is none. */
+static int interrupt = -1;
 static size_t descriptor_bytes = sizeof(struct descriptor);
 
 /* By slot and page number: the round in which a page was last logged. Leaves come as they are needed and stay; a slot
@@ -128,6 +137,24 @@ static void lose(struct ooh_device_slot *slot) {
     __atomic_store_n(&slot->lost, 1, __ATOMIC_RELEASE);
 }
 
+/* How many entries the slot's log holds. */
+static uint64_t room(const struct ooh_device_slot *slot) {
+    uint32_t entries = __atomic_load_n(&slot->entries, __ATOMIC_RELAXED);
+    return entries && entries < OOH_DEVICE_ENTRIES ? entries : OOH_DEVICE_ENTRIES;
+}
+
+/* Raises the interrupt if the log is as full as the driver wants it to be. */
+static void look_if_full(struct ooh_device_slot *slot, uint64_t entries) {
+    uint32_t full_at = __atomic_load_n(&slot->full_at, __ATOMIC_RELAXED);
+    if (interrupt < 0 || !full_at || entries < full_at) return;
+    if (!__atomic_exchange_n(&slot->is_full, 1, __ATOMIC_ACQ_REL)) {
+        /* A counter at its end has an interrupt pending. */
+        ssize_t written = write(interrupt, &(uint64_t){1}, sizeof(uint64_t));
+        (void)written;
+    }
+    nanosleep(&(struct timespec){.tv_nsec = FULL_WAIT_NS}, NULL);
+}
+
 static void log_page(unsigned number, uint64_t page) {
     struct ooh_device_slot *slot = &device->slot[number];
     if (page >= PAGE_NUMBERS) {
@@ -142,15 +169,17 @@ static void log_page(unsigned number, uint64_t page) {
     }
     if (__atomic_load_n(last, __ATOMIC_RELAXED) == round) return;
     if (__atomic_exchange_n(last, round, __ATOMIC_ACQ_REL) == round) return;
-    uint64_t entry = __atomic_load_n(&slot->head, __ATOMIC_RELAXED);
+    uint64_t entry = __atomic_load_n(&slot->head, __ATOMIC_RELAXED), there;
     do {
-        if (entry - __atomic_load_n(&slot->tail, __ATOMIC_ACQUIRE) >= OOH_DEVICE_ENTRIES) {
+        there = entry - __atomic_load_n(&slot->tail, __ATOMIC_ACQUIRE);
+        if (there >= room(slot)) {
             lose(slot);
             return;
         }
     } while (!__atomic_compare_exchange_n(&slot->head, &entry, entry + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
     uint64_t *ring = (uint64_t *)((char *)device + OOH_DEVICE_RING(number));
     __atomic_store_n(&ring[entry % OOH_DEVICE_ENTRIES], page << 1 | 1, __ATOMIC_RELEASE);
+    look_if_full(slot, there + 1);
 }
 
 /* The physical page of an address that was just stored to; false if it is a device's. */
@@ -238,8 +267,11 @@ static void began(plugin_id id, unsigned cpu) {
 
 EXPORT int qemu_plugin_install(plugin_id id, const struct machine *machine, int count, char **arguments) {
     const char *file = NULL;
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
         if (!strncmp(arguments[i], "memory=", 7)) file = arguments[i] + 7;
+        if (!strncmp(arguments[i], "interrupt=", 10)) interrupt = atoi(arguments[i] + 10);
+    }
+    if (interrupt >= 0 && fcntl(interrupt, F_SETFL, O_NONBLOCK)) fail("interrupt= is no descriptor");
     if (!file) fail("needs memory=FILE");
     if (machine->version.cur >= API_WITH_LONG_DESCRIPTORS) descriptor_bytes += sizeof(void *);
     int fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
+use super::doorbell::Doorbell;
 use super::initrd::Archive;
 use super::jobs::{self, Output};
 use super::kernel::Kernel;
@@ -161,7 +162,8 @@ impl Guest<'_> {
     /// Starts a guest that runs `count` jobs.
     fn start(&self, initrd: &Path, count: usize, stdout: &mut Sink<'_>) -> Result<Start> {
         fs::write(self.result(), "")?;
-        let mut qemu = Emulator::start(&mut self.command(initrd))?;
+        let (mut command, _doorbell) = self.command(initrd)?;
+        let mut qemu = Emulator::start(&mut command)?;
         let mut output = Output::default();
         let mut split = |bytes: &[u8]| output.feed(bytes, stdout);
         let in_time = qemu.forward(&mut split, &mut self.clock())?;
@@ -251,7 +253,8 @@ impl Guest<'_> {
         Ok(archive.finish())
     }
 
-    fn command(&self, initrd: &Path) -> Command {
+    /// The emulator's command, and what is to be kept while it runs.
+    fn command(&self, initrd: &Path) -> Result<(Command, Option<Doorbell>)> {
         let mut command = self.qemu.command();
         let cpu = if self.machine.nested {
             "max,+svm"
@@ -320,10 +323,13 @@ impl Guest<'_> {
             let (plugin, out) = (qemu_path(plugin), qemu_path(out));
             command.args(["-plugin", &format!("{plugin},out={out}")]);
         }
-        if let Some(ooh) = &self.machine.ooh {
-            command.args(ooh.arguments(qemu_path));
-        }
-        command
+        let ooh = self.machine.ooh.as_ref();
+        let ooh = ooh.map(|ooh| ooh.arguments(qemu_path)).transpose()?;
+        let doorbell = ooh.and_then(|ooh| {
+            command.args(ooh.words);
+            ooh.doorbell
+        });
+        Ok((command, doorbell))
     }
 
     /// The machine and its memory: one node, or two with the second behind a long way.

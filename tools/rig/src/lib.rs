@@ -17,6 +17,7 @@ pub mod arm64;
 pub mod bochs;
 mod cache;
 pub mod criu;
+mod doorbell;
 pub mod guest;
 mod initrd;
 mod jobs;

@@ -8,12 +8,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use super::Rig;
+use super::doorbell::Doorbell;
 use super::kernel::{Kernel, Series};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::NotHere;
 
 /// `OOH_DEVICE_BYTES` of `device.h`.
-const MEMORY: &str = "16M";
+const MEMORY_BYTES: u64 = 16 << 20;
 
 /// What a guest's machine needs for the log.
 #[derive(Clone, Debug)]
@@ -22,6 +23,15 @@ pub struct Ooh {
     plugin: PathBuf,
     /// The log's memory.
     memory: PathBuf,
+    /// Whether the device says by an interrupt that a log is full.
+    pub interrupts: bool,
+}
+
+/// QEMU's arguments for the log, and what they name.
+pub(super) struct Arguments {
+    pub(super) words: Vec<String>,
+    /// Kept while QEMU runs.
+    pub(super) doorbell: Option<Doorbell>,
 }
 
 impl Ooh {
@@ -53,20 +63,39 @@ impl Ooh {
                 &out.join("log.so"),
             )?,
             memory: out.join("memory"),
+            interrupts: true,
         })
     }
 
     /// QEMU's arguments; `path` writes a path within an option.
-    pub(super) fn arguments(&self, path: impl Fn(&Path) -> String) -> Vec<String> {
+    pub(super) fn arguments(&self, path: impl Fn(&Path) -> String) -> Result<Arguments> {
         let (plugin, memory) = (path(&self.plugin), path(&self.memory));
-        vec![
-            "-object".to_owned(),
-            format!("memory-backend-file,id=ooh,share=on,size={MEMORY},mem-path={memory}"),
-            "-device".to_owned(),
-            "ivshmem-plain,memdev=ooh".to_owned(),
-            "-plugin".to_owned(),
-            format!("{plugin},memory={memory}"),
-        ]
+        let doorbell = self
+            .interrupts
+            .then(|| Doorbell::new(&self.memory, MEMORY_BYTES))
+            .transpose()?;
+        let words = match &doorbell {
+            Some(doorbell) => [
+                "-chardev".to_owned(),
+                format!("socket,id=ooh,fd={}", doorbell.socket()),
+                "-device".to_owned(),
+                "ivshmem-doorbell,vectors=1,chardev=ooh".to_owned(),
+                "-plugin".to_owned(),
+                format!("{plugin},memory={memory},interrupt={}", doorbell.event()),
+            ],
+            None => [
+                "-object".to_owned(),
+                format!(
+                    "memory-backend-file,id=ooh,share=on,size={MEMORY_BYTES},mem-path={memory}"
+                ),
+                "-device".to_owned(),
+                "ivshmem-plain,memdev=ooh".to_owned(),
+                "-plugin".to_owned(),
+                format!("{plugin},memory={memory}"),
+            ],
+        };
+        let words = words.to_vec();
+        Ok(Arguments { words, doorbell })
     }
 }
 

@@ -95,7 +95,7 @@ pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) 
             guests => guests?,
         };
         guests.env.extend(on_libgc.clone());
-        fine &= run_in_guests(repo, &guests, &tests, rows, tally)?;
+        fine &= run_in_guests(repo, &mut guests, &tests, rows, tally)?;
         if extent == Extent::Whole {
             match criu(repo, &mut guests) {
                 Err(error) if error.is::<NotHere>() => absent.push(error.to_string()),
@@ -122,17 +122,19 @@ fn criu(repo: &Repo, guests: &mut Guests) -> Result<bool> {
 
 fn run_in_guests(
     repo: &Repo,
-    guests: &Guests,
+    guests: &mut Guests,
     tests: &[Test],
     rows: Option<&Path>,
     tally: &mut Tally,
 ) -> Result<bool> {
     let mut fine = true;
-    for (what, source, arguments) in [
-        ("the rules of /dev/ooh", "rules", &[][..]),
-        ("a hostile guest", "hostile", &[SEED][..]),
+    for (what, source, arguments, interrupts) in [
+        ("the rules of /dev/ooh", "rules", &[][..], true),
+        ("these rules without an interrupt", "rules", &[], false),
+        ("a hostile guest", "hostile", &[SEED][..], true),
     ] {
         println!("-- {what} in the {}", guests.place);
+        guests.set_interrupts(interrupts);
         let program = repo.target.join("ooh").join(source);
         let program = ooh::compile(repo, &format!("{source}.c"), &["-static"], &program)?;
         let mut command = vec![text(&program)];
@@ -164,10 +166,12 @@ fn run_in_guests(
 }
 
 /// Runs one command in such a guest:
-/// `[--kernel SERIES] [--counted] [--module NAME ..] -- COMMAND ..`.
+/// `[--kernel SERIES] [--counted] [--polled] [--module NAME ..] -- COMMAND ..`; `--polled`: without
+/// the interrupt of a full log.
 pub fn command(repo: &Repo, args: &[String]) -> Result<bool> {
     let mut series = SERIES[0];
     let mut counted = false;
+    let mut interrupts = true;
     let mut modules = Vec::new();
     let mut args = args.iter();
     loop {
@@ -175,14 +179,18 @@ pub fn command(repo: &Repo, args: &[String]) -> Result<bool> {
             Some("--") => break,
             Some("--kernel") => series = args.next().context("--kernel needs a value")?,
             Some("--counted") => counted = true,
+            Some("--polled") => interrupts = false,
             Some("--module") => modules.push(args.next().context("--module needs a name")?.clone()),
-            _ => bail!("ooh takes [--kernel SERIES] [--counted] [--module NAME ..] -- COMMAND .."),
+            _ => bail!(
+                "ooh takes [--kernel SERIES] [--counted] [--polled] [--module NAME ..] -- COMMAND .."
+            ),
         }
     }
     let command: Vec<String> = args.cloned().collect();
     ensure!(!command.is_empty(), "no command after --");
     let mut guests = Guests::open(repo, series)?;
     guests.machine.counted = counted;
+    guests.set_interrupts(interrupts);
     guests.machine.modules = modules;
     Ok(guests.run(command, &mut print_bytes)? == End::Exited(0))
 }
@@ -222,6 +230,13 @@ impl Guests {
             series: series.name.to_owned(),
             dir: repo.root.join("crates/pagetrail"),
         })
+    }
+
+    /// Whether the device says by an interrupt that a log is full.
+    fn set_interrupts(&mut self, interrupts: bool) {
+        if let Some(ooh) = &mut self.machine.ooh {
+            ooh.interrupts = interrupts;
+        }
     }
 
     fn run(

@@ -65,7 +65,7 @@ usage: cargo xtask TASK
                    the pages that a program there uses, found in the guest's process; part of 'test'
   kvm              'compare kvm' with a real guest, in a guest with nested virtualization: MemoryMotion
                    and a web server, their results, exits and counters
-  ooh [[--kernel SERIES] [--counted] [--module NAME ..] -- COMMAND ..]
+  ooh [[--kernel SERIES] [--counted] [--polled] [--module NAME ..] -- COMMAND ..]
                    the techniques that read a log of processor or hypervisor, in guests whose emulator
                    plays it: the rules of the kernel module, a hostile guest, conformance, stress;
                    short in 'test'; or a command there, with the options that 'vm' has
