@@ -212,6 +212,12 @@ impl Kernel {
         &self.image
     }
 
+    /// The variable that names the kernel to who starts guests in a guest.
+    pub fn variable(&self) -> (String, String) {
+        let image = self.image.display().to_string();
+        ("PAGETRAIL_GUEST_KERNEL".to_owned(), image)
+    }
+
     /// Finds image and modules in the two places where Debian's packages put them.
     fn open(piece: &Path) -> Result<Self> {
         for parent in ["lib/modules", "usr/lib/modules"] {

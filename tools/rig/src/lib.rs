@@ -92,10 +92,12 @@ pub fn run(repo: &Repo, args: &[String]) -> Result<ExitCode> {
     let options = Options::parse(args)?;
     let rig = Rig::open(repo)?;
     let kernel = rig.kernel(options.series)?;
+    let mut env = rig.environment(options.series);
+    env.push(kernel.variable());
     let job = Job {
         dir: env::current_dir()?,
         command: options.command,
-        env: rig.environment(options.series),
+        env,
     };
     let end = rig.run(&kernel, &options.machine, &job, &mut guest::print_bytes)?;
     Ok(ExitCode::from(match end {

@@ -39,6 +39,7 @@ pub fn build(repo: &Repo) -> Result<(String, String)> {
             compiled("vm_threads_cpp", "g++", "vm_threads.cpp", &[]),
         ),
         ("vm_threads_go", go(repo, &out("vm_threads_go"))),
+        ("small_vmm_init", init(repo, &out("small_vmm_init"))),
         ("gcbench", on_libgc(repo, "gcbench", &out("gcbench"))),
         ("gc-kmeans", on_libgc(repo, "kmeans", &out("gc-kmeans"))),
         (
@@ -75,6 +76,14 @@ fn go(repo: &Repo, out: &Path) -> Result<()> {
     build.arg("build").arg("-o").arg(out);
     build.arg(source(repo, "vm_threads.go"));
     run(build.env("CGO_ENABLED", "0").env("GOFLAGS", "-p=2"))
+}
+
+/// The one program of the guest of a guest (`crates/pagetrail-vmm/examples/small_vmm`).
+fn init(repo: &Repo, out: &Path) -> Result<()> {
+    let source = "crates/pagetrail-vmm/examples/small_vmm/init.c";
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-static", "-o"]).arg(out);
+    run(gcc.arg(repo.root.join(source)))
 }
 
 /// One of `tests/collector`.

@@ -318,6 +318,7 @@ impl Place<'_> {
         let rows = self.rows_in_guest(suite).display().to_string();
         env.push((ROWS.to_owned(), rows));
         env.push(self.programs.clone());
+        env.push(self.kernel.variable());
         Job {
             dir: suite.dir.clone(),
             command: [suite.program.display().to_string()]

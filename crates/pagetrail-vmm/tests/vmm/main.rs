@@ -2,9 +2,14 @@
 
 #[cfg(target_arch = "x86_64")]
 mod kvm_logs;
+#[cfg(all(target_arch = "x86_64", feature = "store"))]
+mod linux;
 mod rounds;
 #[cfg(target_arch = "x86_64")]
 mod several_guests;
+#[cfg(all(target_arch = "x86_64", feature = "store"))]
+#[path = "../../examples/small_vmm/machine/mod.rs"]
+mod small_vmm;
 #[cfg(feature = "store")]
 mod store;
 mod sys;

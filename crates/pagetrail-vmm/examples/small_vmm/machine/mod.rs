@@ -1,0 +1,249 @@
+//! A virtual machine monitor as small as can be: a Linux kernel on one vCPU, with a serial port and
+//! a device that writes to its memory. It stands for a monitor that has all of that already: what
+//! finds dirty pages, and keeps and restores memory, is `pagetrail-vmm`.
+
+mod boot;
+mod devices;
+mod initrd;
+mod state;
+pub(crate) mod sys;
+
+use devices::{DeviceState, Devices};
+use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
+use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use pagetrail_vmm::kvm::{self, SlotAccess, VcpuRings};
+use pagetrail_vmm::{DirtyLog, OwnWrites, Regions, Tracker};
+use state::MachineState;
+use std::error::Error;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+pub(crate) use devices::Console;
+pub(crate) use sys::Memory;
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// `KVM_EXIT_DIRTY_RING_FULL`.
+const EXIT_DIRTY_RING_FULL: u32 = 31;
+/// The length of the vCPU's dirty ring in bytes, where KVM has rings.
+const RING_BYTES: u32 = 1 << 20;
+/// Three pages that Intel's processors need below 4 GiB and outside memory.
+const TSS: usize = 0xfffb_d000;
+
+/// No firmware, no PCI: what is on this machine is said here.
+const COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t acpi=off pci=off \
+                            nokaslr mitigations=off no_timer_check tsc=reliable lpj=4000000 \
+                            random.trust_cpu=on 8250.nr_uarts=1";
+
+/// All of a guest but its memory.
+pub(crate) struct State {
+    machine: MachineState,
+    devices: DeviceState,
+}
+
+/// A guest of one vCPU. It runs while a thread is in [`Self::run`].
+pub(crate) struct Monitor {
+    vcpu: VcpuFd,
+    vm: Arc<VmFd>,
+    kvm: Kvm,
+    devices: Devices,
+    writes: OwnWrites,
+    /// Where KVM has rings.
+    rings: Option<VcpuRings>,
+    pub(crate) console: Console,
+    /// Dropped after the virtual machine.
+    pub(crate) memory: Arc<Memory>,
+}
+
+impl Monitor {
+    /// A guest with a kernel and one program in memory that is empty yet.
+    pub(crate) fn new(memory: Arc<Memory>, kernel: &Path, init: &Path) -> Outcome<Self> {
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
+        };
+        let initrd = initrd::with_init(&read(init)?);
+        boot::load(&memory, &read(kernel)?, &initrd, COMMAND_LINE)?;
+        let monitor = Self::over(memory, None)?;
+        boot::enter(&monitor.vcpu)?;
+        Ok(monitor)
+    }
+
+    /// A guest that goes on where another one was, over memory that has, or gets on demand, what
+    /// that one's had.
+    pub(crate) fn restored(memory: Arc<Memory>, state: &State) -> Outcome<Self> {
+        Self::over(memory, Some(state))
+    }
+
+    fn over(memory: Arc<Memory>, state: Option<&State>) -> Outcome<Self> {
+        sys::take_signals()?;
+        let kvm = Kvm::new()?;
+        let vm = Arc::new(kvm.create_vm()?);
+        let offers = kvm::Offers::of(sys::borrowed(&*vm))?;
+        let rings = (offers.ring_bytes_max != 0)
+            .then(|| kvm::enable_ring(sys::borrowed(&*vm), RING_BYTES))
+            .transpose()?
+            .map(|()| VcpuRings::new(RING_BYTES));
+        vm.set_tss_address(TSS)?;
+        vm.create_irq_chip()?;
+        vm.create_pit2(kvm_pit_config {
+            flags: KVM_PIT_SPEAKER_DUMMY,
+            ..Default::default()
+        })?;
+        sys::plug(&vm, &memory)?;
+        let vcpu = vm.create_vcpu(0)?;
+        vcpu.set_cpuid2(&cpuid(&kvm)?)?;
+        if let Some(rings) = &rings {
+            rings.add(sys::borrowed(&vcpu))?;
+        }
+        // Before the devices, which interrupt again for what was left undone.
+        state.map_or(Ok(()), |state| state.machine.set(&vm, &vcpu))?;
+        let (console, writes) = (Console::default(), OwnWrites::new());
+        let devices = Devices::new(
+            vm.clone(),
+            memory.clone(),
+            console.clone(),
+            writes.clone(),
+            state.map(|state| &state.devices),
+        )?;
+        Ok(Self {
+            vcpu,
+            vm,
+            kvm,
+            devices,
+            writes,
+            rings,
+            console,
+            memory,
+        })
+    }
+
+    /// Begins to log what the guest and the devices write.
+    pub(crate) fn track(&self) -> Outcome<Tracker> {
+        let (vm, region) = (sys::borrowed(&*self.vm), self.memory.region());
+        kvm::set_logging(vm, &region, SlotAccess::ReadWrite, true)?;
+        let guest: Box<dyn DirtyLog> = match &self.rings {
+            Some(rings) => Box::new(kvm::Ring::new(vm, rings.clone(), false)?),
+            None => Box::new(kvm::Log::new(vm, false)?),
+        };
+        let logs = vec![guest, Box::new(self.writes.clone())];
+        Ok(Tracker::new(Regions::new([region])?, logs)?)
+    }
+
+    /// Whether KVM logs by rings, and one was filled to its end.
+    pub(crate) fn ring_was_overrun(&self) -> bool {
+        self.rings.as_ref().is_some_and(VcpuRings::was_overrun)
+    }
+
+    /// Runs the guest until `turn` is ended, in the thread that calls. `full` is called when the
+    /// vCPU's ring has to be emptied.
+    pub(crate) fn run(&mut self, turn: &Turn, full: impl Fn() -> Outcome<()>) -> Outcome<()> {
+        let _running = turn.begin();
+        while !turn.is_ended.load(Ordering::Acquire) {
+            self.step(&full)?;
+        }
+        // A read of a port that was answered is done with only by the next entry, and an
+        // instruction that reads several, by as many.
+        self.vcpu.set_kvm_immediate_exit(1);
+        while self.step(&full)? != Left::Interrupted {}
+        self.vcpu.set_kvm_immediate_exit(0);
+        Ok(())
+    }
+
+    /// Enters the guest, and does what it left for.
+    fn step(&mut self, full: impl Fn() -> Outcome<()>) -> Outcome<Left> {
+        match self.vcpu.run() {
+            Ok(VcpuExit::IoIn(port, data)) => self.devices.read(port, data),
+            Ok(VcpuExit::IoOut(port, data)) => self.devices.write(port, data)?,
+            Ok(VcpuExit::MmioRead(address, data)) => self.devices.read_memory(address, data),
+            Ok(VcpuExit::MmioWrite(address, data)) => self.devices.write_memory(address, data),
+            Ok(VcpuExit::Intr) => {}
+            Ok(VcpuExit::Unsupported(EXIT_DIRTY_RING_FULL)) => full()?,
+            Ok(VcpuExit::Shutdown) => return Err("the guest has shut down".into()),
+            Ok(exit) => return Err(format!("the guest stopped: {exit:?}").into()),
+            Err(error) if error.errno() == libc::EINTR => return Ok(Left::Interrupted),
+            Err(error) if error.errno() == libc::EAGAIN => {}
+            Err(error) => return Err(format!("the guest does not run: {error}").into()),
+        }
+        Ok(Left::ForMonitor)
+    }
+
+    /// Takes the state of a guest that does not run.
+    pub(crate) fn state(&self) -> Outcome<State> {
+        Ok(State {
+            machine: MachineState::of(&self.kvm, &self.vm, &self.vcpu)?,
+            devices: self.devices.state(),
+        })
+    }
+}
+
+/// Why a guest was left.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    /// By a signal, or as was asked for: nothing is to be done for it.
+    Interrupted,
+    /// For something that the monitor does.
+    ForMonitor,
+}
+
+/// What KVM can give a guest, for its first processor.
+fn cpuid(kvm: &Kvm) -> Outcome<CpuId> {
+    let mut cpuid = kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES)?;
+    for entry in cpuid.as_mut_slice() {
+        match entry.function {
+            // One processor, whose APIC has number 0.
+            1 => entry.ebx = entry.ebx & 0xffff | 1 << 16,
+            0xb | 0x1f => entry.edx = 0,
+            _ => {}
+        }
+    }
+    Ok(cpuid)
+}
+
+/// The time in which a guest runs in some thread, and its end from another.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    is_ended: AtomicBool,
+    was_begun: AtomicBool,
+    /// The thread that runs it, 0 if there is none.
+    thread: AtomicI32,
+}
+
+impl Turn {
+    /// Says that this thread runs the guest, until what is returned is dropped.
+    fn begin(&self) -> Running<'_> {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        self.thread.store(thread, Ordering::Release);
+        self.was_begun.store(true, Ordering::Release);
+        Running(self)
+    }
+
+    /// Whether the guest has run, and runs no more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.was_begun.load(Ordering::Acquire) && self.thread.load(Ordering::Acquire) == 0
+    }
+
+    /// Ends it; when this returns, no thread is in the guest, or will be.
+    ///
+    /// A signal that comes before the thread is in `KVM_RUN` interrupts nothing, so that it may
+    /// take some.
+    pub(crate) fn end(&self) {
+        self.is_ended.store(true, Ordering::Release);
+        loop {
+            match self.thread.load(Ordering::Acquire) {
+                0 => return,
+                thread => sys::interrupt(thread),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+struct Running<'a>(&'a Turn);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.thread.store(0, Ordering::Release);
+    }
+}

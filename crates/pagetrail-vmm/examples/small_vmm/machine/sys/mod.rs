@@ -1,0 +1,120 @@
+//! Guest memory, and the signal that takes a vCPU thread out of `KVM_RUN`: all that names addresses
+//! or can break the process.
+#![allow(
+    unsafe_code,
+    reason = "guest memory, signals and KVM's calls name addresses"
+)]
+
+use super::Outcome;
+use kvm_bindings::{kvm_userspace_memory_region, kvm_xsave};
+use kvm_ioctls::{VcpuFd, VmFd};
+use pagetrail_vmm::Region;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+/// The memslot of all memory.
+const SLOT: u32 = 0;
+
+/// Anonymous memory of a guest, from guest-physical address 0 on. It is mapped until this is
+/// dropped.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    start: *mut u8,
+    bytes: u64,
+}
+
+// SAFETY: the pointer is to a mapping of the process, which this value owns.
+unsafe impl Send for Memory {}
+// SAFETY: all access is by volatile writes and atomic loads (`Region::copy`).
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(crate) fn new(bytes: u64) -> Outcome<Self> {
+        let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+        let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::NORESERVE;
+        // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), bytes as usize, protection, flags)
+        }?;
+        let start = start.cast();
+        Ok(Self { start, bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The memory as a region, which must not outlive it.
+    pub(crate) fn region(&self) -> Region {
+        // SAFETY: the mapping has these bytes; it is written by volatile writes and by the guest,
+        // and its memslot is made from the same numbers. Users of the region keep the memory
+        // mapped.
+        unsafe { Region::new(SLOT, 0, self.start, self.bytes) }
+    }
+
+    /// Writes as a device does. What lies outside the memory is not written, and false is returned.
+    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> bool {
+        let end = address.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.bytes) {
+            return false;
+        }
+        for (at, byte) in bytes.iter().enumerate() {
+            // SAFETY: the address is within the mapping, as just checked.
+            unsafe { self.start.add(address as usize + at).write_volatile(*byte) };
+        }
+        true
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: this value owns the mapping.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.cast(), self.bytes as usize) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Gives a virtual machine its memory, which must outlive it.
+pub(crate) fn plug(vm: &VmFd, memory: &Memory) -> Outcome<()> {
+    let region = kvm_userspace_memory_region {
+        slot: SLOT,
+        flags: 0,
+        guest_phys_addr: 0,
+        memory_size: memory.bytes,
+        userspace_addr: memory.start as u64,
+    };
+    // SAFETY: the mapping has these bytes, and the caller drops the virtual machine before it.
+    Ok(unsafe { vm.set_user_memory_region(region) }?)
+}
+
+/// Sets the state of the floating-point unit.
+pub(crate) fn set_xsave(vcpu: &VcpuFd, xsave: &kvm_xsave) -> Outcome<()> {
+    // SAFETY: no feature is on whose state is longer than this structure: those have to be asked
+    // for by arch_prctl(2).
+    Ok(unsafe { vcpu.set_xsave(xsave) }?)
+}
+
+/// The descriptor, for calls of this project's crates.
+pub(crate) fn borrowed(fd: &impl AsRawFd) -> BorrowedFd<'_> {
+    // SAFETY: the descriptor is open as long as its owner is borrowed.
+    unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) }
+}
+
+/// Lets SIGUSR1 interrupt calls, and do nothing else.
+pub(crate) fn take_signals() -> Outcome<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: zeros are a valid `sigaction`: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = nothing as extern "C" fn(libc::c_int) as usize;
+    // SAFETY: the handler does nothing, so that it may run anywhere.
+    match unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
+}
+
+/// Sends SIGUSR1 to a thread of this process.
+pub(crate) fn interrupt(thread: i32) {
+    // SAFETY: the call touches no memory. A thread that has ended is not found.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
+}
