@@ -89,7 +89,12 @@ pub struct Settings {
     pub timeout: Duration,
     /// What its guests get.
     pub paging: Paging,
+    /// Its memory, in which its files lie, too.
+    pub memory_mib: u32,
 }
+
+/// Its memory where nothing but a program runs.
+const MEMORY_MIB: u32 = 512;
 
 impl Settings {
     /// With nested paging.
@@ -97,6 +102,7 @@ impl Settings {
         Self {
             timeout,
             paging: Paging::Nested,
+            memory_mib: MEMORY_MIB,
         }
     }
 }
@@ -111,15 +117,26 @@ pub struct Ran {
 
 /// Runs a static program, with its arguments.
 pub fn run_program(repo: &Repo, settings: Settings, command: &[String]) -> Result<Ran> {
+    run_with(repo, settings, command, &[])
+}
+
+/// Runs a static program that finds files of the host at other paths; each parent of these has to
+/// be in the list before, as a directory of the host.
+pub fn run_with(
+    repo: &Repo,
+    settings: Settings,
+    command: &[String],
+    files: &[(String, PathBuf)],
+) -> Result<Ran> {
     let program = &command[0];
     let payload = fs::read(program).with_context(|| format!("cannot read {program}"))?;
     let cache = Cache::open()?;
     let _turn = cache.turn(Kind::OtherProcessor)?;
     let fetching = cache.lock()?;
     let bochs = Bochs::fetch(&cache, repo.target.join("bochs"))?;
-    let disc = bochs.disc(&cache, settings.paging, &payload, command)?;
+    let disc = bochs.disc(&cache, settings.paging, &payload, command, files)?;
     drop(fetching);
-    let in_time = bochs.boot(&disc, Instant::now() + settings.timeout)?;
+    let in_time = bochs.boot(&disc, settings)?;
     let output = fs::read(bochs.dir.join("output")).unwrap_or_default();
     let (printed, status) = split(&output);
     if status.is_none() && in_time {
@@ -209,6 +226,7 @@ impl Bochs {
         paging: Paging,
         payload: &[u8],
         command: &[String],
+        files: &[(String, PathBuf)],
     ) -> Result<PathBuf> {
         let kernel = Series::named("6.12")?.fetch(cache, AMD64)?;
         let busybox = busybox(cache, AMD64)?;
@@ -220,6 +238,15 @@ impl Bochs {
         archive.file("bin/busybox", &fs::read(&busybox)?);
         archive.file("payload", payload);
         archive.file("command.sh", script(&command[1..]).as_bytes());
+        for (place, file) in files {
+            match file.is_dir() {
+                true => archive.directory(place),
+                false => {
+                    let content = fs::read(file).with_context(|| file.display().to_string())?;
+                    archive.file(place, &content);
+                }
+            }
+        }
         let mut order = String::new();
         for (name, code) in kernel.modules(&["kvm_intel".to_owned()], &busybox)? {
             archive.file(&format!("modules/{name}"), &code);
@@ -262,10 +289,14 @@ impl Bochs {
         Ok(disc)
     }
 
-    /// Boots the disc; false if it was not over by the deadline.
-    fn boot(&self, disc: &Path, deadline: Instant) -> Result<bool> {
+    /// Boots the disc; false if it was not over in time.
+    fn boot(&self, disc: &Path, settings: Settings) -> Result<bool> {
+        let deadline = Instant::now() + settings.timeout;
         let configuration = self.dir.join("bochsrc");
-        fs::write(&configuration, self.configuration(disc))?;
+        fs::write(
+            &configuration,
+            self.configuration(disc, settings.memory_mib),
+        )?;
         let log = fs::File::create(self.dir.join("bochs.log"))?;
         // It offers its screen to the network, which nobody has asked for.
         let mut bochs = bound_offline(self.file("usr/bin/bochs-bin"));
@@ -296,13 +327,13 @@ impl Bochs {
             .env("BXSHARE", self.file("usr/share/bochs"))
     }
 
-    fn configuration(&self, disc: &Path) -> String {
+    fn configuration(&self, disc: &Path, memory_mib: u32) -> String {
         let bios = self.file("usr/share/bochs/BIOS-bochs-latest");
         let vga_bios = self.file("usr/share/bochs/VGABIOS-lgpl-latest");
         format!(
             "\
 cpu: model=corei7_skylake_x, count=1, ips=50000000, reset_on_triple_fault=0
-memory: guest=512, host=512
+memory: guest={memory_mib}, host={memory_mib}
 clock: sync=none
 romimage: file={}
 vgaromimage: file={}

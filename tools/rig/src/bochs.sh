@@ -11,6 +11,7 @@ mount -t devtmpfs dev /dev
 mount -t tmpfs tmp /tmp
 mkdir /dev/shm
 mount -t tmpfs shm /dev/shm
+ip link set lo up
 while read -r module parameters; do
     insmod /modules/$module $parameters || echo "RIG warning: module $module does not load"
 done < /modules/order

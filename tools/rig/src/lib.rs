@@ -18,6 +18,7 @@ pub mod bochs;
 mod cache;
 pub mod criu;
 mod doorbell;
+mod engine;
 pub mod guest;
 mod initrd;
 mod jobs;
@@ -45,6 +46,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use apt::{AMD64, Apt, Architecture};
 use cache::{Cache, Kind};
+pub use engine::Engine;
 use guest::{End, Guest, Job, Machine};
 use kernel::{Kernel, SERIES, Series};
 use mirror::Mirror;

@@ -39,6 +39,9 @@ pub(super) const ARM64: &Emulator = &Emulator {
 /// 7.2 loses guests at random under load (around `cmpxchg16b`); 8 and later were never seen to.
 const MAJOR_MIN: u32 = 8;
 
+/// Firmware that starts a kernel.
+const DATA: [&str; 3] = ["bios-256k.bin", "kvmvapic.bin", "linuxboot_dma.bin"];
+
 /// An emulator that is ready to run.
 #[derive(Debug)]
 pub(crate) struct Qemu {
@@ -132,6 +135,47 @@ impl Qemu {
         fs::write(&wrapper, script)?;
         fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
         Ok(())
+    }
+
+    /// All that it takes to start a guest, for a machine that has nothing: a wrapper in `bin`, and
+    /// the rest in a directory of its own.
+    pub(super) fn files(&self, dir: &Path) -> Result<Vec<(String, PathBuf)>> {
+        let mut command = Command::new("ldd");
+        command.arg(&self.program);
+        if let Some(piece) = &self.piece {
+            command.env("LD_LIBRARY_PATH", library_path(piece));
+        }
+        let output = command.output().context("cannot run ldd")?;
+        let listed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let libraries = listed
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'));
+        let mut files = vec![("qemu".to_owned(), dir.to_owned())];
+        let mut loader = None;
+        for library in libraries.map(PathBuf::from) {
+            let name = library.file_name().context("a library has a name")?;
+            let place = format!("qemu/{}", name.display());
+            if place.contains("/ld-linux") {
+                loader = Some(place.clone());
+            }
+            files.push((place, library));
+        }
+        let loader = loader.context("ldd names no loader")?;
+        files.push(("qemu/qemu".to_owned(), self.program.clone()));
+        let share = self.piece.as_deref().unwrap_or(Path::new("/"));
+        let share = share.join("usr/share");
+        for name in DATA {
+            let places = ["qemu", "seabios"].map(|package| share.join(package).join(name));
+            let found = places.into_iter().find(|place| place.exists());
+            let found = found.with_context(|| format!("QEMU's {name} is missing"))?;
+            files.push((format!("qemu/{name}"), found));
+        }
+        let wrapper = dir.join("wrapper");
+        let script =
+            format!("#!/bin/sh\nexec /{loader} --library-path /qemu /qemu/qemu -L /qemu \"$@\"\n");
+        fs::write(&wrapper, script)?;
+        files.push((format!("bin/{}", X86.program), wrapper));
+        Ok(files)
     }
 
     /// Where it is from.
