@@ -2,18 +2,23 @@
 //! virtualization: MemoryMotion and a web server under load, as in the Xen study.
 //!
 //! What is held against expectations are results, exits and counters; the times are those of an
-//! emulator, and mean nothing.
+//! emulator, and mean nothing. `suites` counts instructions instead, in a machine whose clock
+//! advances by them; `paging` has nested paging and shadow page tables on the emulated Intel
+//! processor.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
 
+use pagetrail_rig::bochs::{self, Paging, Settings};
 use pagetrail_rig::guest::{End, Job, Machine};
 use pagetrail_rig::kernel::Series;
-use pagetrail_rig::{Rig, place};
+use pagetrail_rig::{Engine, Rig, place};
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::Outcome;
@@ -34,31 +39,67 @@ const TESTS: &str = "memory/motion,apps/web";
 /// files, so that no compiler makes them vanish.
 const FUNCTIONS: &str = "kvm_mmu_page_fault,x86_emulate_instruction,kvm_mmu_load";
 
-/// The recording.
-const RECORDING: &str = "kvm.json";
+/// The study's functions, as KVM has them: a page fault, one that is passed on to the guest, an
+/// instruction that is emulated, a write to a page table of the guest among them, and another page
+/// table for the guest.
+const PAGING_FUNCTIONS: &str = "kvm_mmu_page_fault,kvm_inject_emulated_page_fault,\
+     x86_emulate_instruction,kvm_mmu_track_write,kvm_mmu_new_pgd";
 
-/// Runs the tests in a guest of the nested rig, and records what was found.
+/// What runs both kinds of paging.
+const MACHINE: &str = "the processor that Bochs emulates, an Intel Skylake X";
+
+/// What the study's tables of subsystems have: arithmetic, function calls, communication.
+const SUITES: &str =
+    "processor/integers,processor/floats,calls/function,ipc,net,memory/motion,apps/web";
+
+/// Its disks and files.
+const FILES: &str = "disk";
+
+/// Runs the tests in a guest of the nested rig.
 pub fn run(repo: &Repo) -> Result<Outcome> {
     let words = [
         &["native,kvm,kvm:shadow", "--suite", TESTS][..],
         &["--runs", "2", "--functions", FUNCTIONS],
     ];
-    let document = nested(repo, &words.concat())?;
+    let document = nested(repo, false, &words.concat())?;
     check(&document)?;
-    let text = format!("{document:#}\n");
-    recordings::keep(
-        repo,
-        RECORDING,
-        text.as_bytes(),
-        Place::Guest,
-        "cargo xtask kvm",
-    )?;
+    keep(repo, "kvm.json", &document, "cargo xtask kvm")?;
     Ok(Outcome::Passed)
 }
 
-/// What `compare` says in a guest that has guests of its own.
-fn nested(repo: &Repo, words: &[&str]) -> Result<Value> {
-    let command = build(repo)?;
+/// Counts the instructions of suites, and records them: in a guest with a kernel of its own, which
+/// has no disk, and of files as a guest of KVM whose calls the host carries out.
+pub fn suites(repo: &Repo) -> Result<()> {
+    // Instructions are the same in every run, but for what interrupts do.
+    let count = |environments, suites| {
+        nested(
+            repo,
+            true,
+            &[environments, "--suite", suites, "--runs", "1"],
+        )
+    };
+    let mut document = count("native,kvm", SUITES)?;
+    let files = count("native,vm", FILES)?;
+    let (Some(all), Some(more)) = (
+        document["suites"].as_array_mut(),
+        files["suites"].as_array(),
+    ) else {
+        bail!("no suites: {document:#}\n{files:#}");
+    };
+    all.extend(more.iter().cloned());
+    check_suites(&document)?;
+    print!("{}", losses(&document));
+    keep(
+        repo,
+        "compare_guest.json",
+        &document,
+        "cargo xtask kvm suites",
+    )
+}
+
+/// What `compare` says in a guest that has guests of its own; `counted`: by instructions.
+fn nested(repo: &Repo, counted: bool, words: &[&str]) -> Result<Value> {
+    let command = build(repo, false)?;
     let rig = Rig::open(repo)?;
     let series = Series::named(SERIES)?;
     let kernel = rig.kernel(series)?;
@@ -69,12 +110,20 @@ fn nested(repo: &Repo, words: &[&str]) -> Result<Value> {
     env.push(("PATH".to_owned(), format!("{}:{path}", engine.display())));
     let (own, image) = (command.display(), kernel.image().display());
     // One processor for the inner guest, and not the first (`Machine::spares_first`).
-    let mut all: Vec<String> = ["taskset", "-c", "1", &own.to_string(), "compare"]
-        .map(str::to_owned)
-        .to_vec();
+    let mut all = match counted {
+        true => vec![own.to_string()],
+        false => ["taskset", "-c", "1", &own.to_string()]
+            .map(str::to_owned)
+            .to_vec(),
+    };
+    all.push("compare".to_owned());
     all.extend(words.iter().map(|&word| word.to_owned()));
-    all.extend(["--json", "--kernel", &image.to_string()].map(str::to_owned));
-    all.extend(["--guest-memory", "768M", "--kernel-parameters", PARAMETERS].map(str::to_owned));
+    all.push("--json".to_owned());
+    if words.iter().any(|word| word.contains("kvm")) {
+        let guest = ["--kernel", &image.to_string(), "--guest-memory", "768M"];
+        all.extend(guest.map(str::to_owned));
+        all.extend(["--kernel-parameters", PARAMETERS].map(str::to_owned));
+    }
     let job = Job {
         dir: repo.root.clone(),
         command: all,
@@ -83,6 +132,7 @@ fn nested(repo: &Repo, words: &[&str]) -> Result<Value> {
     let machine = Machine {
         memory_mib: 3072,
         nested: true,
+        counted,
         timeout: TIMEOUT,
         ..Machine::default()
     };
@@ -97,6 +147,117 @@ fn nested(repo: &Repo, words: &[&str]) -> Result<Value> {
     serde_json::from_str(&text).with_context(|| text.to_string())
 }
 
+/// The tests in a guest with nested paging and in one with shadow page tables, on the emulated
+/// Intel processor that has both.
+pub fn paging(repo: &Repo) -> Result<Outcome> {
+    let command = build(repo, true)?;
+    let series = Series::named(SERIES)?;
+    let Engine { kernel, mut files } = Engine::fetch(series, &repo.target.join("kvm"))?;
+    files.push(("vmlinuz".to_owned(), kernel.image().to_owned()));
+    let places = [(Paging::Nested, "kvm"), (Paging::Shadow, "kvm:shadow")];
+    let [nested, shadow] = places.map(|(paging, environment)| {
+        println!("-- {TESTS} in {environment}");
+        on_bochs(repo, paging, environment, &command, &files)
+    });
+    let [nested, shadow] = [nested?, shadow?];
+    let rows = counts(&nested, &shadow);
+    print!("{}", table(&rows));
+    check_paging(&nested, &shadow)?;
+    // Both are of one kernel and one machine.
+    let document = json!({"schema": 1, "kernel": shadow["kernel"], "machine": MACHINE,
+                          "date": shadow["date"], "nested": nested, "shadow": shadow});
+    keep(repo, "kvm_paging.json", &document, "cargo xtask kvm paging")?;
+    Ok(Outcome::Passed)
+}
+
+/// What `compare` says of an environment on the emulated Intel processor.
+fn on_bochs(
+    repo: &Repo,
+    paging: Paging,
+    environment: &str,
+    command: &Path,
+    files: &[(String, PathBuf)],
+) -> Result<Value> {
+    let own = command.display().to_string();
+    let words = [
+        &[&own, "compare", environment, "--suite", TESTS, "--json"][..],
+        &["--runs", "1", "--kernel", "/vmlinuz"],
+        &["--guest-memory", "256M", "--kernel-parameters", PARAMETERS],
+        &["--functions", PAGING_FUNCTIONS],
+    ];
+    let words: Vec<String> = words.concat().into_iter().map(str::to_owned).collect();
+    let settings = Settings {
+        paging,
+        memory_mib: 1024,
+        ..Settings::nested(TIMEOUT)
+    };
+    let ran = bochs::run_with(repo, settings, &words, files)?;
+    let text = String::from_utf8_lossy(&ran.printed);
+    ensure!(
+        ran.status == Some(0),
+        "in {environment} it ended with {:?}: {text}",
+        ran.status
+    );
+    serde_json::from_str(&text).with_context(|| text.to_string())
+}
+
+/// Each test ran in the guest as it does outside.
+fn check_suites(document: &Value) -> Result<()> {
+    let suites = document["suites"].as_array().into_iter().flatten();
+    let tests: Vec<&Value> = suites
+        .flat_map(|suite| suite["tests"].as_array().into_iter().flatten())
+        .collect();
+    ensure!(!tests.is_empty(), "nothing was measured: {document:#}");
+    for test in &tests {
+        let failures = test["failures"].as_array().map_or(0, Vec::len);
+        ensure!(failures == 0, "a test failed: {test:#}");
+    }
+    let guests: Vec<_> = guests(document).collect();
+    ensure!(
+        guests.len() == tests.len(),
+        "{} of {} tests were measured in the guest: {document:#}",
+        guests.len(),
+        tests.len()
+    );
+    for (test, guest) in guests {
+        ensure!(
+            guest["differs"].is_null(),
+            "{test} behaves differently: {guest:#}"
+        );
+    }
+    Ok(())
+}
+
+/// Each test ran in both guests as it does outside, and only shadow page tables made KVM look at
+/// the guest's.
+fn check_paging(nested: &Value, shadow: &Value) -> Result<()> {
+    for (document, name) in [(nested, "kvm"), (shadow, "kvm:shadow")] {
+        let tests: Vec<_> = guests(document).collect();
+        ensure!(
+            tests.len() == TESTS.split(',').count(),
+            "not all was measured in {name}: {document:#}"
+        );
+        for (test, guest) in tests {
+            ensure!(
+                guest["differs"].is_null(),
+                "{test} behaves differently in {name}: {guest:#}"
+            );
+            let passed_on = guest["kvm"]["pf_guest"].as_f64().unwrap_or_default();
+            ensure!(
+                (passed_on > 0.0) == (name == "kvm:shadow"),
+                "{test}: {passed_on} faults were passed on to the guest of {name}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Records what was found.
+fn keep(repo: &Repo, name: &str, document: &Value, command: &str) -> Result<()> {
+    let text = format!("{document:#}\n");
+    recordings::keep(repo, name, text.as_bytes(), Place::Guest, command)
+}
+
 /// Each test, by its suite, and what was measured of it in the guest.
 fn guests(document: &Value) -> impl Iterator<Item = (String, &Value)> {
     let suites = document["suites"].as_array().into_iter().flatten();
@@ -106,18 +267,91 @@ fn guests(document: &Value) -> impl Iterator<Item = (String, &Value)> {
         tests.filter_map(move |test| {
             let name = format!("{}/{}", word(&suite["name"]), word(&test["name"]));
             let mut places = test["environments"].as_array()?.iter();
-            let guest = places.find(|place| word(&place["environment"]).starts_with("kvm"))?;
+            let guest = places.find(|place| word(&place["environment"]) != "native")?;
             Some((name, guest))
         })
     })
 }
 
-/// Builds the command without symbols, which the guest would have to read and unpack.
-fn build(repo: &Repo) -> Result<PathBuf> {
+/// A test, what was counted, and how often with nested paging and with shadow page tables.
+type Count = (String, String, [f64; 2]);
+
+fn counts(nested: &Value, shadow: &Value) -> Vec<Count> {
+    let mut rows = Vec::new();
+    for (test, nested) in guests(nested) {
+        let Some((_, shadow)) = guests(shadow).find(|(other, _)| *other == test) else {
+            continue;
+        };
+        let both = [nested, shadow].map(of_a_guest);
+        let names: BTreeSet<&String> = both.iter().flat_map(BTreeMap::keys).collect();
+        rows.extend(names.into_iter().map(|name| {
+            let counts = both.each_ref().map(|counts| counts.get(name));
+            let counts = counts.map(|count| count.copied().unwrap_or_default());
+            (test.clone(), name.clone(), counts)
+        }));
+    }
+    rows
+}
+
+/// KVM's counters, and of the run under probes exits by reason, events and calls of functions.
+fn of_a_guest(guest: &Value) -> BTreeMap<String, f64> {
+    let mut counts = BTreeMap::new();
+    let mut add = |name: String, count: &Value| {
+        counts.insert(name, count.as_f64().unwrap_or_default());
+    };
+    for (name, count) in guest["kvm"].as_object().into_iter().flatten() {
+        add(format!("counter {name}"), count);
+    }
+    let lists = [
+        ("exits", "count", "exit"),
+        ("events", "count", "event"),
+        ("functions", "calls", "calls of"),
+    ];
+    for (list, field, what) in lists {
+        for found in guest["probed"][list].as_array().into_iter().flatten() {
+            let name = found["name"].as_str().unwrap_or_default();
+            add(format!("{what} {name}"), &found[field]);
+        }
+    }
+    counts
+}
+
+/// Counts with nested paging beside those with shadow page tables.
+fn table(rows: &[Count]) -> String {
+    let mut text = format!(
+        "{:<14} {:<44} {:>12} {:>12}\n",
+        "in a guest", "", "nested", "shadow"
+    );
+    for (test, name, [nested, shadow]) in rows {
+        // Writing to a text does not fail.
+        let _ = writeln!(text, "{test:<14} {name:<44} {nested:>12} {shadow:>12}");
+    }
+    text
+}
+
+/// What of its score each test loses in the guest, in per cent.
+fn losses(document: &Value) -> String {
+    let mut text = String::new();
+    for (test, guest) in guests(document) {
+        let ratio = guest["ratio"]["median"].as_f64().unwrap_or(f64::NAN);
+        let _ = writeln!(text, "{test:<28} {:>8.2} % lost", 100.0 - 100.0 / ratio);
+    }
+    text
+}
+
+/// Builds the command without symbols, which the guest would have to read and unpack; a static one
+/// for a machine without libraries.
+fn build(repo: &Repo, is_static: bool) -> Result<PathBuf> {
     let mut cargo = repo.cargo(&["rustc", "--quiet", "--package", "pagetrail-cli"]);
     cargo.args(["--bin", "pagetrail", "--", "-C", "strip=symbols"]);
+    if is_static {
+        cargo.args(["-C", "target-feature=+crt-static"]);
+    }
     ensure!(cargo.status()?.success(), "the command does not build");
-    let kept = repo.target.join("pagetrail-stripped");
+    let kept = repo.target.join(match is_static {
+        true => "pagetrail-static",
+        false => "pagetrail-stripped",
+    });
     let built = repo.target.join("debug/pagetrail");
     fs::copy(&built, &kept).with_context(|| built.display().to_string())?;
     Ok(kept)
@@ -178,7 +412,6 @@ fn check(document: &Value) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn document(exits: u64, writes: u64) -> Value {
         let guest = json!({"environment": "kvm", "differs": null, "ratio": {"median": 1.25},
@@ -202,5 +435,53 @@ mod tests {
         let mut less = document(9, 0);
         less["suites"][1]["tests"] = json!([]);
         assert!(check(&less).is_err());
+    }
+
+    #[test]
+    fn suites_are_whole_or_not_recorded() {
+        let whole = document(9, 0);
+        assert!(check_suites(&whole).is_ok());
+        assert!(check_suites(&json!({})).is_err());
+        let of = |change: fn(&mut Value)| {
+            let mut document = whole.clone();
+            change(&mut document["suites"][0]["tests"][0]);
+            check_suites(&document)
+        };
+        assert!(of(|test| test["failures"] = json!([{"environment": "kvm"}])).is_err());
+        assert!(of(|test| test["environments"] = json!([{"environment": "native"}])).is_err());
+        assert!(of(|test| test["environments"][1]["differs"] = "output".into()).is_err());
+    }
+
+    #[test]
+    fn a_table_has_the_counts_of_both() {
+        let rows = counts(&document(9, 0), &document(30, 4));
+        let of = |name: &str| {
+            let mut rows = rows.iter();
+            rows.find(|(test, other, _)| test == "memory/motion" && other == name)
+                .map(|(_, _, counts)| *counts)
+        };
+        assert_eq!(of("counter exits"), Some([9.0, 30.0]));
+        assert_eq!(of("counter mmu_pte_write"), Some([0.0, 4.0]));
+        assert_eq!(of("exit HLT"), Some([3.0, 3.0]));
+        let text = table(&rows);
+        let line = text.lines().find(|line| line.contains("counter exits"));
+        let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
+        assert_eq!(words, ["memory/motion", "counter", "exits", "9", "30"]);
+        assert!(losses(&document(9, 0)).contains("20.00 % lost"));
+    }
+
+    #[test]
+    fn faults_are_passed_on_by_shadow_page_tables_alone() {
+        let with = |passed_on: u64| {
+            let mut document = document(9, 0);
+            for suite in document["suites"].as_array_mut().expect("it has suites") {
+                suite["tests"][0]["environments"][1]["kvm"]["pf_guest"] = passed_on.into();
+            }
+            document
+        };
+        assert!(check_paging(&with(0), &with(7)).is_ok());
+        assert!(check_paging(&with(0), &with(0)).is_err());
+        assert!(check_paging(&with(7), &with(7)).is_err());
+        assert!(check_paging(&with(0), &json!({})).is_err());
     }
 }

@@ -90,8 +90,8 @@ fn on_bochs(repo: &Repo, paging: Paging, built: &Path, arguments: &[&str]) -> Re
     let mut command = vec![built.display().to_string()];
     command.extend(arguments.iter().map(|&argument| argument.to_owned()));
     let settings = Settings {
-        timeout: TIMEOUT,
         paging,
+        ..Settings::nested(TIMEOUT)
     };
     let ran = bochs::run_program(repo, settings, &command)?;
     let printed = String::from_utf8_lossy(&ran.printed).into_owned();

@@ -63,8 +63,10 @@ usage: cargo xtask TASK
                    and a guest, with AMD's nested paging
   tier-agent       'tier agent' in a guest whose kernel reports accesses, asked from this machine:
                    the pages that a program there uses, found in the guest's process; part of 'test'
-  kvm              'compare kvm' with a real guest, in a guest with nested virtualization: MemoryMotion
-                   and a web server, their results, exits and counters
+  kvm [paging|suites]
+                   'compare kvm' with a real guest, in a guest with nested virtualization: MemoryMotion
+                   and a web server, their results, exits and counters; paging: both in kvm and in
+                   kvm:shadow on that emulated Intel processor; suites: the instructions of suites
   ooh [[--kernel SERIES] [--counted] [--polled] [--module NAME ..] -- COMMAND ..]
                    the techniques that read a log of processor or hypervisor, in guests whose emulator
                    plays it: the rules of the kernel module, a hostile guest, conformance, stress;
@@ -212,7 +214,20 @@ fn run(args: &[String]) -> Result<ExitCode> {
         }
         "kvm" => {
             let mut steps = steps::Steps::default();
-            steps.run("guests with a kernel of their own", || kvm::run(&repo));
+            match rest {
+                [] => steps.run("guests with a kernel of their own", || kvm::run(&repo)),
+                [paging] if paging == "paging" => {
+                    steps.run("nested paging and shadow page tables", || {
+                        kvm::paging(&repo)
+                    });
+                }
+                [suites] if suites == "suites" => {
+                    steps.run("instructions of suites", || {
+                        kvm::suites(&repo).map(|()| steps::Outcome::Passed)
+                    });
+                }
+                [other, ..] => bail!("kvm takes paging or suites, not '{other}'"),
+            }
             steps.finish()
         }
         "ooh" if !rest.is_empty() => ooh::command(&repo, rest)?,
@@ -320,7 +335,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
             rest.get(if is_of_programs { 3 } else { 2 })
         }
         "bench" if rest.first().is_some_and(|arg| arg == "ooh") => rest.get(2),
-        "generate" | "bench" | "posix" | "reproduce" | "shadow" => rest.get(1),
+        "generate" | "bench" | "posix" | "reproduce" | "shadow" | "kvm" => rest.get(1),
         "restore" => rest.get(2),
         _ => rest.first(),
     }
