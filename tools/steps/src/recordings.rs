@@ -72,7 +72,8 @@ pub fn merged(
     Ok(list)
 }
 
-fn machine(place: Place) -> String {
+/// The processor that something is measured on.
+pub fn machine(place: Place) -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text.lines().find(|line| line.starts_with("model name"));
     let name = name.and_then(|line| line.split_once(':'));

@@ -265,16 +265,52 @@ pub fn bench(repo: &Repo, args: &[String]) -> Result<()> {
         None => ROUNDS,
     };
     ensure!(rounds > 0, "without a round there is nothing to record");
+    let some = args.get(2..).unwrap_or_default();
+    for name in some {
+        ensure!(
+            PROGRAMS.contains(&name.as_str()),
+            "programs are {}, not '{name}'",
+            PROGRAMS.join(", ")
+        );
+    }
     let kit = Kit::build(repo, Profile::Release)?;
+    if !some.is_empty() {
+        let some: Vec<&str> = some.iter().map(String::as_str).collect();
+        let before = load()?;
+        let mut results = measure(&kit, &some, &[1, 2, 3], rounds)?;
+        // They may be all that was measured that day, on a machine that was not idle.
+        let machine = recordings::machine(Place::Here);
+        results["machine"] = format!("{machine}, load {before} to {}", load()?).into();
+        let words = format!("here {rounds} {}", some.join(" "));
+        return record(
+            repo,
+            "collector_programs.json",
+            &results,
+            Place::Here,
+            &words,
+        );
+    }
     if here {
-        let results = measure(&kit, &[1, 2, 3], rounds)?;
-        record(repo, "collector.json", &results, Place::Here)?;
+        let results = measure(&kit, PROGRAMS, &[1, 2, 3], rounds)?;
+        record(repo, "collector.json", &results, Place::Here, "here")?;
     }
     if guest {
         let results = measured_in_guest(repo, &kit, rounds)?;
-        record(repo, "collector_guest.json", &results, Place::Guest)?;
+        record(
+            repo,
+            "collector_guest.json",
+            &results,
+            Place::Guest,
+            "guest",
+        )?;
     }
     Ok(())
+}
+
+/// How many processes wanted a processor, in the mean of the last minute.
+fn load() -> Result<String> {
+    let text = fs::read_to_string("/proc/loadavg")?;
+    Ok(text.split(' ').next().unwrap_or_default().to_owned())
 }
 
 fn measured_in_guest(repo: &Repo, kit: &Kit, rounds: usize) -> Result<Value> {
@@ -290,15 +326,10 @@ fn measured_in_guest(repo: &Repo, kit: &Kit, rounds: usize) -> Result<Value> {
     serde_json::from_slice(&output).context("the guest's results")
 }
 
-fn record(repo: &Repo, name: &str, results: &Value, place: Place) -> Result<()> {
+fn record(repo: &Repo, name: &str, results: &Value, place: Place, words: &str) -> Result<()> {
     print!("{}", table::render(results)?);
     let text = serde_json::to_string_pretty(results)? + "\n";
-    let part = if place == Place::Here {
-        "here"
-    } else {
-        "guest"
-    };
-    let command = format!("cargo xtask bench collector {part}");
+    let command = format!("cargo xtask bench collector {words}");
     recordings::keep(repo, name, text.as_bytes(), place, &command)
 }
 
@@ -312,7 +343,7 @@ pub fn measure_in_guest(args: &[String]) -> Result<()> {
         library: library.into(),
         preload: preload.into(),
     };
-    println!("{}", measure(&kit, &[0, 1], rounds.parse()?)?);
+    println!("{}", measure(&kit, PROGRAMS, &[0, 1], rounds.parse()?)?);
     Ok(())
 }
 
@@ -322,10 +353,10 @@ const ROUNDS: usize = 3;
 /// The size of which a third of the rounds is enough: its runs are long.
 const LARGE: u32 = 3;
 
-/// Medians of interleaved runs of all programs.
-fn measure(kit: &Kit, sizes: &[u32], rounds: usize) -> Result<Value> {
+/// Medians of interleaved runs of programs.
+fn measure(kit: &Kit, programs: &[&str], sizes: &[u32], rounds: usize) -> Result<Value> {
     let mut results = Vec::new();
-    for name in PROGRAMS {
+    for name in programs {
         for &size in sizes {
             let rounds = match size {
                 LARGE => rounds.div_ceil(3),

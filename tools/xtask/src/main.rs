@@ -82,8 +82,9 @@ usage: cargo xtask TASK
   posix [short]    the Open POSIX Test Suite natively and while its programs are tracked, in the long
                    form that 'soak' has (half an hour), or in the short one that 'test' has
   bench [NAME]     measure anew what bench/results/ keeps, or one file of it; for an idle machine
-  bench collector [here [ROUNDS] | guest [ROUNDS] | memory [PROGRAM ..]]
-                   the same for the programs on libgc, on this machine and in a guest (half an hour);
+  bench collector [here [ROUNDS [PROGRAM ..]] | guest [ROUNDS] | memory [PROGRAM ..]]
+                   the same for the programs on libgc, on this machine and in a guest (half an hour),
+                   or some of them on this machine, recorded by themselves;
                    memory: what they take in the OoH paper's configurations, and tkrzw's engines
   bench programs   real programs under 'adaptive' and 'pagemap-scan' (ten minutes); bench adaptive
                    has generated workloads (a quarter of an hour)
@@ -328,6 +329,10 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         // They look at all of them themselves.
         "bench" if rest.first().is_some_and(|arg| arg == "trees") => None,
         "bench" if rest.get(1).is_some_and(|arg| arg == "memory") => None,
+        // It looks at programs itself.
+        "bench" if matches!(rest, [collector, here, ..] if collector == "collector" && here == "here") => {
+            None
+        }
         "bench" if rest.first().is_some_and(|arg| arg == "collector") => rest.get(3),
         "bench" if rest.first().is_some_and(|arg| arg == "checkpointer") => rest.get(5),
         "bench" if rest.first().is_some_and(|arg| arg == "restore") => {
