@@ -23,23 +23,25 @@ const PAPERS: [&str; 4] = ["ooh", "flexible", "hmmv", "xen"];
 /// A recording that the command does not bring along yet.
 const NOT_BROUGHT: &str = "subpage_scale.json";
 
-/// What makes the recordings that the papers' tables show, as words after `cargo xtask bench`.
+/// What makes the recordings that the papers' tables show, as words after `cargo xtask`.
 const STEPS: &[&[&str]] = &[
-    &["bench"],
-    &["metrics"],
-    &["collector", "memory"],
-    &["collector", "here"],
-    &["collector", "guest"],
-    &["checkpointer"],
-    &["checkpointer", "engines"],
-    &["ooh"],
-    &["subpage", "programs"],
-    &["subpage", "checkpoints"],
-    &["subpage", "scale"],
+    &["bench", "bench"],
+    &["bench", "metrics"],
+    &["bench", "collector", "memory"],
+    &["bench", "collector", "here"],
+    &["bench", "collector", "guest"],
+    &["bench", "checkpointer"],
+    &["bench", "checkpointer", "engines"],
+    &["bench", "ooh"],
+    &["bench", "subpage", "programs"],
+    &["bench", "subpage", "checkpoints"],
+    &["bench", "subpage", "scale"],
     // With the guests' part, and the recorded programs.
-    &["tier"],
-    &["guests"],
-    &["vm"],
+    &["bench", "tier"],
+    &["bench", "guests"],
+    &["bench", "vm"],
+    &["kvm", "suites"],
+    &["kvm", "paging"],
 ];
 /// The exit code of a task that is not possible on this machine.
 const NOT_HERE: i32 = 3;
@@ -71,8 +73,8 @@ fn measure(mut done: Done) -> Result<bool> {
         }
         println!("== {name}");
         let began = Instant::now();
-        let mut bench = Command::new(std::env::current_exe()?);
-        let status = bench.arg("bench").args(*words).status()?;
+        let mut task = Command::new(std::env::current_exe()?);
+        let status = task.args(*words).status()?;
         let seconds = began.elapsed().as_secs();
         match status.code() {
             Some(0) => {
@@ -163,14 +165,18 @@ mod tests {
             root: root.clone(),
         };
         let mut done = Done::open(&repo).unwrap();
-        assert!(!done.has("collector here"));
-        done.add("collector here").unwrap();
-        done.add("vm").unwrap();
+        assert!(!done.has("bench collector here"));
+        done.add("bench collector here").unwrap();
+        done.add("kvm paging").unwrap();
         let done = Done::open(&repo).unwrap();
-        assert!(done.has("collector here") && done.has("vm") && !done.has("collector"));
+        assert!(
+            done.has("bench collector here")
+                && done.has("kvm paging")
+                && !done.has("bench collector")
+        );
         done.forget().unwrap();
         done.forget().unwrap();
-        assert!(!Done::open(&repo).unwrap().has("vm"));
+        assert!(!Done::open(&repo).unwrap().has("kvm paging"));
         fs::remove_dir_all(&root).unwrap();
     }
 }
