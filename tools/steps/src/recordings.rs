@@ -20,6 +20,8 @@ pub enum Place {
     Here,
     /// In a guest, on an emulated processor.
     Guest,
+    /// On the Intel processor that Bochs emulates.
+    Bochs,
 }
 
 /// Keeps a recording, and where it is from: this machine, today, `command`.
@@ -33,12 +35,12 @@ pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &st
     let mut provenance: Value = serde_json::from_str(&text).with_context(cannot)?;
     let of = &mut provenance["recordings"][name];
     let mut said = json!({"machine": machine(place), "date": today(), "command": command});
-    // A guest's kernel is what the recording says, or what was known of it before.
+    // An emulated machine's kernel is what the recording says, or what was known of it before.
     let document: Option<Value> = serde_json::from_slice(contents).ok();
     let own = document.and_then(|document| document["kernel"].as_str().map(Value::from));
     said["kernel"] = match place {
         Place::Here => kernel()?.into(),
-        Place::Guest => own.unwrap_or_else(|| of["kernel"].take()),
+        Place::Guest | Place::Bochs => own.unwrap_or_else(|| of["kernel"].take()),
     };
     *of = said;
     let text = serde_json::to_string_pretty(&provenance)? + "\n";
@@ -82,6 +84,7 @@ pub fn machine(place: Place) -> String {
     match place {
         Place::Here => format!("{name}, {processors} processors"),
         Place::Guest => format!("QEMU's emulated processor, on {name}"),
+        Place::Bochs => format!("Bochs's emulated processor (Skylake X), on {name}"),
     }
 }
 

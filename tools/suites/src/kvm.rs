@@ -45,9 +45,6 @@ const FUNCTIONS: &str = "kvm_mmu_page_fault,x86_emulate_instruction,kvm_mmu_load
 const PAGING_FUNCTIONS: &str = "kvm_mmu_page_fault,kvm_inject_emulated_page_fault,\
      x86_emulate_instruction,kvm_mmu_track_write,kvm_mmu_new_pgd";
 
-/// What runs both kinds of paging.
-const MACHINE: &str = "the processor that Bochs emulates, an Intel Skylake X";
-
 /// What the study's tables of subsystems have: arithmetic, function calls, communication.
 const SUITES: &str =
     "processor/integers,processor/floats,calls/function,ipc,net,memory/motion,apps/web";
@@ -63,7 +60,7 @@ pub fn run(repo: &Repo) -> Result<Outcome> {
     ];
     let document = nested(repo, false, &words.concat())?;
     check(&document)?;
-    keep(repo, "kvm.json", &document, "cargo xtask kvm")?;
+    keep(repo, "kvm.json", &document, Place::Guest, "cargo xtask kvm")?;
     Ok(Outcome::Passed)
 }
 
@@ -93,6 +90,7 @@ pub fn suites(repo: &Repo) -> Result<()> {
         repo,
         "compare_guest.json",
         &document,
+        Place::Guest,
         "cargo xtask kvm suites",
     )
 }
@@ -164,9 +162,16 @@ pub fn paging(repo: &Repo) -> Result<Outcome> {
     print!("{}", table(&rows));
     check_paging(&nested, &shadow)?;
     // Both are of one kernel and one machine.
-    let document = json!({"schema": 1, "kernel": shadow["kernel"], "machine": MACHINE,
+    let document = json!({"schema": 1, "kernel": shadow["kernel"],
+                          "machine": recordings::machine(Place::Bochs),
                           "date": shadow["date"], "nested": nested, "shadow": shadow});
-    keep(repo, "kvm_paging.json", &document, "cargo xtask kvm paging")?;
+    keep(
+        repo,
+        "kvm_paging.json",
+        &document,
+        Place::Bochs,
+        "cargo xtask kvm paging",
+    )?;
     Ok(Outcome::Passed)
 }
 
@@ -253,9 +258,9 @@ fn check_paging(nested: &Value, shadow: &Value) -> Result<()> {
 }
 
 /// Records what was found.
-fn keep(repo: &Repo, name: &str, document: &Value, command: &str) -> Result<()> {
+fn keep(repo: &Repo, name: &str, document: &Value, place: Place, command: &str) -> Result<()> {
     let text = format!("{document:#}\n");
-    recordings::keep(repo, name, text.as_bytes(), Place::Guest, command)
+    recordings::keep(repo, name, text.as_bytes(), place, command)
 }
 
 /// Each test, by its suite, and what was measured of it in the guest.
