@@ -20,6 +20,7 @@ pub mod recording;
 mod row;
 pub mod xen;
 pub mod xen_counts;
+mod xen_kvm;
 pub mod xen_native;
 
 pub use claim::Claim;

@@ -62,11 +62,15 @@ pub enum Recording {
     Vm,
     /// Every technique of the OoH paper in one guest with a log.
     OohGuest,
+    /// Suites by subsystem, in a guest with a Linux kernel of its own.
+    Suites,
+    /// Page faults of such a guest, with shadow page tables and with nested ones.
+    KvmPaging,
 }
 
 impl Recording {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Bench,
         Self::BenchGuest,
         Self::Metrics,
@@ -83,6 +87,8 @@ impl Recording {
         Self::TierFaults,
         Self::Vm,
         Self::OohGuest,
+        Self::Suites,
+        Self::KvmPaging,
     ];
 
     /// Its file's name.
@@ -104,6 +110,8 @@ impl Recording {
             Self::TierFaults => "tier_guest_faults.json",
             Self::Vm => "vm.json",
             Self::OohGuest => "ooh_guest.json",
+            Self::Suites => "compare_guest.json",
+            Self::KvmPaging => "kvm_paging.json",
         }
     }
 
@@ -126,6 +134,8 @@ impl Recording {
             Self::TierFaults => "cargo xtask bench tier-guest",
             Self::Vm => "cargo xtask bench vm",
             Self::OohGuest => "cargo xtask bench ooh",
+            Self::Suites => "cargo xtask kvm suites",
+            Self::KvmPaging => "cargo xtask kvm paging",
         }
     }
 
@@ -145,7 +155,9 @@ impl Recording {
             | Self::Checkpointer
             | Self::TierFaults
             | Self::Vm
-            | Self::OohGuest => Origin::Emulated,
+            | Self::OohGuest
+            | Self::Suites
+            | Self::KvmPaging => Origin::Emulated,
             Self::Tier | Self::TierPrograms => Origin::Simulated,
         }
     }

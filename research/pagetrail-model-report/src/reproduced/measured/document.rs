@@ -82,6 +82,8 @@ const MARKS: &[(Recording, &str)] = &[
         "designs[].read.faults_per_moved_page",
     ),
     (Recording::Vm, "counted.programs"),
+    (Recording::Suites, "suites[].scores"),
+    (Recording::KvmPaging, "shadow.suites[].scores"),
 ];
 
 impl Document {
