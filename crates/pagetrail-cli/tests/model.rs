@@ -154,6 +154,11 @@ fn papers_are_reproduced() {
         .iter()
         .flat_map(|table| table["rows"].as_array().unwrap())
     {
+        // What KVM counts stands there without a value of the model's.
+        if row["model"].is_null() {
+            assert!(row["note"].is_string(), "{row}");
+            continue;
+        }
         let difference = row["model"]["difference_percent"].as_f64().unwrap();
         assert!(difference.abs() <= 10.0 || row["note"].is_string(), "{row}");
     }
