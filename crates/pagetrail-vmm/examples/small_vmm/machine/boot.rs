@@ -70,7 +70,8 @@ pub(crate) fn load(
         return Err(format!("this kernel's command line has at most {longest} bytes").into());
     }
     let preferred = u64::from_le_bytes(number(kernel, PREFERRED_ADDRESS)?);
-    let unpacked = preferred + u64::from(u32::from_le_bytes(number(kernel, INIT_SIZE)?));
+    let init_bytes = u32::from_le_bytes(number(kernel, INIT_SIZE)?);
+    let unpacked = preferred.saturating_add(init_bytes.into());
     let initrd_at = memory.bytes().saturating_sub(initrd.len() as u64) / PAGE * PAGE;
     if initrd_at < unpacked.max(KERNEL + code.len() as u64) {
         return Err("kernel and RAM disk need more memory".into());
