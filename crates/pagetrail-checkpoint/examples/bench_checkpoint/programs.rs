@@ -23,7 +23,7 @@ const START: Duration = Duration::from_secs(60);
 /// What the programs fill before they are checkpointed, in MiB.
 const MIB: usize = 512;
 
-/// As many requests as a client can be told to make.
+/// As many requests as a client may be asked to make.
 const FOREVER: usize = i32::MAX as usize;
 
 /// How often it is each way's turn.

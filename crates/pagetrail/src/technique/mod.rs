@@ -95,9 +95,8 @@ pub(crate) trait Tracker: Send {
     /// Starts detecting writes (or accesses) to `region`; those before it returns may be missed.
     fn arm(&mut self, region: &Region) -> Result<(), ArmError>;
 
-    /// Arms the private `mappings` that make up a range, like [`Self::arm`] each, by calls for all of
-    /// them. Returns false where that is not possible: nothing is detected then, and each is to be
-    /// armed by itself.
+    /// Arms the private `mappings` that make up a range, like [`Self::arm`] each, by calls for all
+    /// of them. Returns false where that is not possible: each is to be armed by itself then.
     fn arm_run(&mut self, _: PageRange, _: &[Region]) -> bool {
         false
     }

@@ -37,7 +37,8 @@ impl Spaces {
         }
     }
 
-    /// Those of `others` that may share the address space of a process; both were listed.
+    /// The processes among `others` that may share the address space of a process; all were
+    /// listed.
     pub(super) fn suspects(&self, pid: u32, others: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let others = others.into_iter();
         match &self.shared {
@@ -51,7 +52,7 @@ impl Spaces {
 }
 
 /// The processes whose memory compares as equal, each with all of these; `None` if the order
-/// contradicts itself, or cannot be told. `known`: processes, each with what is compared of it.
+/// contradicts itself, or is not known. `known`: processes, each with what is compared of it.
 fn grouped<E>(
     known: impl IntoIterator<Item = (u32, u32)>,
     compare: impl Fn(u32, u32) -> Result<Ordering, E>,
