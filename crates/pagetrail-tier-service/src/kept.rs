@@ -25,6 +25,9 @@ pub(crate) struct Kept {
     pub(crate) processes: Vec<Process>,
     /// Why some could not be kept, and when they were tried.
     pub(crate) refused: BTreeMap<u32, (String, Instant)>,
+    /// Monitors whose guest's agent could not answer for a period, and when: asked again later, and
+    /// watched from outside meanwhile.
+    silent: BTreeMap<u32, Instant>,
     /// What the last processes that have ended did, for the page.
     pub(crate) ended: VecDeque<(u32, History)>,
     /// Whether the process that was named by its PID has ended: its number may be another's by now.
@@ -39,6 +42,7 @@ impl Kept {
             target,
             processes: Vec::new(),
             refused: BTreeMap::new(),
+            silent: BTreeMap::new(),
             ended: VecDeque::new(),
             is_named_over: false,
             is_started: false,
@@ -87,6 +91,8 @@ impl Kept {
         };
         // Who has ended, or is meant no longer, is not refused either.
         self.refused.retain(|pid, _| found.contains(pid));
+        self.silent
+            .retain(|pid, then| found.contains(pid) && now - *then < REFUSED_AGAIN);
         let pids = self.processes.iter().map(|process| process.pid);
         let ambiguous = ambiguous(&self.target, &found, &pids.collect::<Vec<_>>());
         for pid in found {
@@ -102,7 +108,8 @@ impl Kept {
                 continue;
             }
             alive();
-            match Process::start(pid, &self.target, config, dry_run) {
+            let asks_agent = !self.silent.contains_key(&pid);
+            match Process::start(pid, &self.target, config, dry_run, asks_agent) {
                 Ok(mut process) => {
                     self.refused.remove(&pid);
                     let refusal = process.take_refusal();
@@ -144,7 +151,9 @@ impl Kept {
         let mut gone = Vec::new();
         for (index, process) in self.processes.iter_mut().enumerate() {
             alive();
-            if process.agent_is_back(now) {
+            let is_silent = self.silent.get(&process.pid);
+            let may_ask = is_silent.is_none_or(|then| now - *then >= REFUSED_AGAIN);
+            if may_ask && process.agent_is_back(config, now) {
                 let line = format!("process {}: its guest's agent answers again", process.pid);
                 messages.push(format!("{}: {line}", self.target.name));
                 gone.push((index, false));
@@ -156,6 +165,10 @@ impl Kept {
                     // Without its agent a guest is watched from outside at once.
                     if !process.has_agent() {
                         self.refused.insert(process.pid, (line, now));
+                    } else if !process.is_measured() {
+                        // It says that it is there, and is too slow for the rest: otherwise it
+                        // would be asked again and again, and nothing else ever happen.
+                        self.silent.insert(process.pid, now);
                     }
                 }
                 gone.push((index, has_ended));

@@ -1,6 +1,6 @@
 //! [`Process`]: a process under tiering: its loop, its periods, and its status.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pagetrail_report::size::Size;
@@ -77,18 +77,20 @@ struct Agency {
     refusal: Option<String>,
 }
 
-/// What reports the accesses of a monitor's guest: its agent, or, where that does not answer, what
-/// is seen from outside.
+/// What reports the accesses of a monitor's guest: its agent, if it is asked and answers in time,
+/// or what is seen from outside.
 fn guest(
     pid: u32,
     address: Option<&AgentAddress>,
+    timeout: Option<Duration>,
     start: impl FnOnce() -> Result<Box<dyn Source>, Error>,
 ) -> Result<(Box<dyn Source>, Agency), Error> {
     let mut agency = Agency {
         address: address.cloned(),
         ..Agency::default()
     };
-    match address.map(|address| agent::Guest::of(pid, address, agent::TIMEOUT)) {
+    let asked = address.zip(timeout);
+    match asked.map(|(address, timeout)| agent::Guest::of(pid, address, timeout)) {
         Some(Ok(guest)) => {
             agency.is_used = true;
             return Ok((Box::new(guest), agency));
@@ -108,6 +110,7 @@ impl Process {
         target: &Target,
         config: &Config,
         dry_run: bool,
+        asks_agent: bool,
     ) -> Result<Self, Error> {
         // First, so that what cannot be moved is not watched.
         let mover = mover(pid, &config.memory, dry_run)?;
@@ -115,7 +118,8 @@ impl Process {
         if target.vm.is_none() {
             return Self::with(pid, start()?, mover, config);
         }
-        let (source, agency) = guest(pid, target.agent.as_ref(), start)?;
+        let timeout = asks_agent.then(|| agent::timeout(config.window));
+        let (source, agency) = guest(pid, target.agent.as_ref(), timeout, start)?;
         let mut process = Self::with(pid, source, mover, config)?;
         process.history.guest = Some(monitor::guest_name(pid).unwrap_or_default());
         process.agency = agency;
@@ -132,8 +136,13 @@ impl Process {
         self.agency.is_used
     }
 
+    /// Whether it was watched for a period.
+    pub(crate) fn is_measured(&self) -> bool {
+        self.measured
+    }
+
     /// Whether its agent, which did not answer, does again; asked before a period.
-    pub(crate) fn agent_is_back(&self, now: Instant) -> bool {
+    pub(crate) fn agent_is_back(&self, config: &Config, now: Instant) -> bool {
         let begins = match self.phase {
             Phase::Waiting(until) | Phase::Paused(until) => now >= until,
             Phase::Tracking => false,
@@ -144,7 +153,8 @@ impl Process {
             .address
             .as_ref()
             .filter(|_| begins && self.measured && !self.agency.is_used);
-        asked.is_some_and(|address| agent::Guest::of(self.pid, address, agent::TIMEOUT).is_ok())
+        let timeout = agent::timeout(config.window);
+        asked.is_some_and(|address| agent::Guest::of(self.pid, address, timeout).is_ok())
     }
 
     /// Begins to keep a process whose accesses a source reports.

@@ -15,9 +15,16 @@ use super::stream::Stream;
 use super::wire::{Answer, Hello, Memory, Request};
 use crate::monitor;
 
-/// For an answer, where other targets wait meanwhile. They do once: after that the guest is watched
-/// from outside.
+/// For an answer at least, where other targets wait meanwhile.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+/// For an answer where windows are long: no other target has a turn sooner than in a window.
+const TIMEOUT_WINDOWS: u32 = 10;
+
+/// For an answer of an agent that is asked in every window. Other targets wait so long once: after
+/// that the guest is watched from outside.
+pub(crate) fn timeout(window: Duration) -> Duration {
+    TIMEOUT.max(window * TIMEOUT_WINDOWS)
+}
 
 /// A guest whose agent says which of its memory is used.
 pub(crate) struct Guest {

@@ -25,4 +25,4 @@ pub use address::{AgentAddress, ListenAddress};
 pub use processes::Which;
 pub use serve::Agent;
 
-pub(crate) use guest::{Guest, TIMEOUT};
+pub(crate) use guest::{Guest, timeout};
