@@ -193,6 +193,15 @@ mod tests {
         OFFSET_PAGES * pagetrail::page_size() + (n % ENTRIES * size_of::<Entry>()) as u64
     }
 
+    /// A ring, and what stands for the descriptor of its vCPU.
+    fn ring() -> (Ring, File) {
+        let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let bytes = OFFSET_PAGES * pagetrail::page_size() + BYTES as u64;
+        rustix::fs::ftruncate(&file, bytes).unwrap();
+        let ring = Ring::map(file.as_fd(), BYTES).unwrap();
+        (ring, File::from(file))
+    }
+
     /// Fills an entry as KVM does.
     fn fill(file: &File, n: usize, slot: u32, page: u64) {
         let mut bytes = [DIRTY.to_ne_bytes(), slot.to_ne_bytes()].concat();
@@ -210,11 +219,7 @@ mod tests {
 
     #[test]
     fn every_entry_is_taken_once_and_given_back() {
-        let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let bytes = OFFSET_PAGES * pagetrail::page_size() + BYTES as u64;
-        rustix::fs::ftruncate(&file, bytes).unwrap();
-        let mut ring = Ring::map(file.as_fd(), BYTES).unwrap();
-        let file = File::from(file);
+        let (mut ring, file) = ring();
         let mut first = 0;
         for count in [0, 3, ENTRIES - 1, 1, ENTRIES - 1, 100] {
             let pages = || (0..count).map(|n| (n as u32 | 1 << 16, n as u64 * 7));
@@ -248,11 +253,7 @@ mod tests {
 
     #[test]
     fn a_ring_that_is_full_of_overwritten_entries_gets_some_of_them_back() {
-        let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        let bytes = OFFSET_PAGES * pagetrail::page_size() + BYTES as u64;
-        rustix::fs::ftruncate(&file, bytes).unwrap();
-        let mut ring = Ring::map(file.as_fd(), BYTES).unwrap();
-        let file = File::from(file);
+        let (mut ring, file) = ring();
         let exit = |reason: u32| {
             file.write_all_at(&reason.to_ne_bytes(), EXIT_REASON as u64)
                 .unwrap();

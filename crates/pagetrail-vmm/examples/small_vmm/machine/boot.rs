@@ -9,7 +9,7 @@ use kvm_ioctls::VcpuFd;
 const GDT: u64 = 0x500;
 const ZERO_PAGE: u64 = 0x7000;
 const COMMAND_LINE: u64 = 0x2_0000;
-/// Where memory below 1 MiB ends: behind it are what were a PC's ROMs.
+/// Where memory below 1 MiB ends. After it a PC has its ROMs.
 const LOW_END: u64 = 0x9_fc00;
 const KERNEL: u64 = 0x10_0000;
 const PAGE: u64 = 4096;
