@@ -1,6 +1,6 @@
 //! Mappings that change while they are tracked.
 
-use super::{Outcome, Trial, broken, not_applicable, pages};
+use super::{Outcome, Stop, Trial, broken, not_applicable, pages};
 use pagetrail::{Technique, page_size};
 
 pub(super) fn protected(t: &mut Trial<'_>) -> Outcome {
@@ -199,6 +199,31 @@ pub(super) fn again_for_writing(t: &mut Trial<'_>) -> Outcome {
                 t.expect(&[start + page * p], pages(start, 16))?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Private mappings that touch are armed by one call for all of them: those that are there at the
+/// start, and those that come later.
+pub(super) fn side_by_side(t: &mut Trial<'_>) -> Outcome {
+    t.needs_free_mappings()?;
+    t.needs_whole()?;
+    let p = page_size();
+    let parts = |t: &mut Trial<'_>| -> Result<u64, Stop> {
+        let start = t.map("anon", 12)?;
+        t.actor.act(&format!("fill {start} 12 1"));
+        t.actor.act(&format!("protect {} 4 r", start + 4 * p));
+        Ok(start)
+    };
+    let first = parts(t)?;
+    t.begin(&[pages(first, 12)])?;
+    for _ in 0..2 {
+        let later = parts(t)?;
+        let written = [first, first + 11 * p, later + 3 * p, later + 8 * p];
+        written.iter().for_each(|address| t.write(*address));
+        t.expect(&written, pages(first, 12))?;
+        written.iter().for_each(|address| t.write(*address));
+        t.expect(&written, pages(later, 12))?;
     }
     Ok(())
 }

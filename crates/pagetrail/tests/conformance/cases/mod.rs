@@ -240,6 +240,10 @@ pub(crate) const CASES: &[Case] = &[
         run: mappings::discarded_beside,
     },
     Case {
+        name: "written in mappings side by side",
+        run: mappings::side_by_side,
+    },
+    Case {
         name: "a read-only file mapped again for writing",
         run: mappings::again_for_writing,
     },
