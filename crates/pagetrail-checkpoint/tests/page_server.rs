@@ -16,7 +16,7 @@ mod faulty;
 
 use criu::{ADD, CLOSE, Client, GET, IN_PARENT, LAZY, Memory, OPEN, PAGE, PRESENT, process};
 use faulty::{Fault, Faulty};
-use pagetrail_checkpoint::criu::{Dump, Dumps, Handled, PageServer};
+use pagetrail_checkpoint::criu::{Dump, Dumps, Handled, LazyPages, PageServer};
 use pagetrail_checkpoint::storage::{Directory, InMemory};
 use pagetrail_checkpoint::{Manifest, Result, Store, WorldWritable, WriterOptions};
 use std::collections::BTreeSet;
@@ -67,7 +67,11 @@ fn check(store: &Store, number: u64, memory: &Memory) {
     for lazy in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let mut image = store.image(number).unwrap();
-        image.export_criu(directory.path(), lazy).unwrap();
+        let pages = match lazy {
+            true => LazyPages::LeftToServer,
+            false => LazyPages::Written,
+        };
+        image.export_criu(directory.path(), pages).unwrap();
         memory.check_files(directory.path(), lazy);
     }
 }
@@ -360,7 +364,9 @@ fn other_image_files_belong_to_the_checkpoint() {
         let names = image.criu_files().unwrap().unwrap();
         assert_eq!(names, files.map(|(name, _)| name));
         let directory = tempfile::tempdir().unwrap();
-        image.export_criu(directory.path(), false).unwrap();
+        image
+            .export_criu(directory.path(), LazyPages::Written)
+            .unwrap();
         memory.check_files(directory.path(), false);
         for (name, bytes) in files {
             assert!(
@@ -369,7 +375,11 @@ fn other_image_files_belong_to_the_checkpoint() {
             );
         }
         // Nothing that is there is replaced.
-        assert!(image.export_criu(directory.path(), false).is_err());
+        assert!(
+            image
+                .export_criu(directory.path(), LazyPages::Written)
+                .is_err()
+        );
     }
     // One that fails in the end leaves nothing, and the next is whole.
     for fails in [true, false] {
@@ -531,7 +541,9 @@ fn no_bytes_are_too_much_for_the_server() {
     for number in store.numbers().unwrap() {
         let directory = tempfile::tempdir().unwrap();
         let mut image = store.image(number).unwrap();
-        image.export_criu(directory.path(), false).unwrap();
+        image
+            .export_criu(directory.path(), LazyPages::Written)
+            .unwrap();
     }
     let (said, _) = talk(&server, false, |client| client.dump(&mut memory));
     assert_eq!(said.unwrap(), 0);

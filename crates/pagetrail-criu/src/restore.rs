@@ -6,7 +6,9 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use pagetrail_checkpoint::criu::{SocketAddress, Written, regular_files, socket_addresses};
+use pagetrail_checkpoint::criu::{
+    LazyPages, SocketAddress, Written, regular_files, socket_addresses,
+};
 use pagetrail_checkpoint::{Image, Store};
 
 use crate::engine::{Engine, reason};
@@ -69,7 +71,11 @@ impl Restored {
         let began = Instant::now();
         let number = image.manifest().number;
         let scratch = Scratch::new()?;
-        let written = image.export_criu(scratch.path(), options.lazy)?;
+        let pages = match options.lazy {
+            true => LazyPages::LeftToServer,
+            false => LazyPages::Written,
+        };
+        let written = image.export_criu(scratch.path(), pages)?;
         if !names.iter().any(|name| is_nameless(name)) {
             check_files(scratch.path())?;
         }

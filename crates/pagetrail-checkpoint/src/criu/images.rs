@@ -11,6 +11,15 @@ use pagetrail::PageRange;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+/// Where pages go that may be restored when they are first touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LazyPages {
+    /// To the image files, as all others.
+    Written,
+    /// To nowhere: `criu lazy-pages` asks a page server for them.
+    LeftToServer,
+}
+
 /// What was written of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -74,13 +83,12 @@ impl Image {
     }
 
     /// Writes a checkpoint that CRIU made to a directory, as CRIU's image files: `pagemap-*.img`
-    /// and `pages-*.img`, and the other files where the checkpoint has them. With `lazy`, pages
-    /// that may be restored when they are first touched are left to a page server.
+    /// and `pages-*.img`, and the other files where the checkpoint has them.
     ///
     /// # Errors
     ///
     /// CRIU did not make it; a file is there already, or cannot be written; the store is damaged.
-    pub fn export_criu(&mut self, directory: &Path, lazy: bool) -> Result<Written> {
+    pub fn export_criu(&mut self, directory: &Path, lazy: LazyPages) -> Result<Written> {
         let Some(contents) = Contents::of(self)? else {
             let number = self.manifest().number;
             return Err(Error::Refused(format!(

@@ -22,7 +22,7 @@ mod space;
 
 pub use contents::ImageFile;
 pub use dump::Dump;
-pub use images::Written;
+pub use images::{LazyPages, Written};
 pub use local::is_of_pages;
 pub use records::{RegularFile, SocketAddress, frozen, regular_files, socket_addresses};
 pub use server::{Dumps, Handled, PageServer};

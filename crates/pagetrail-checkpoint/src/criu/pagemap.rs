@@ -1,6 +1,7 @@
 //! CRIU's pagemap images (`images/pagemap.proto`, `criu/include/magic.h`): which pages follow each
 //! other in a file of pages. Pure.
 
+use super::images::LazyPages;
 use super::protobuf::{Value, field, fields, message, messages};
 use super::protocol::{IN_PARENT, LAZY, PRESENT};
 use pagetrail::PageSet;
@@ -87,7 +88,7 @@ impl Pagemap {
         (pages, lazy): (&PageSet, &PageSet),
         base: u64,
         page_size: u64,
-        leave_lazy: bool,
+        of_lazy: LazyPages,
     ) -> Self {
         let mut image = COMMON_MAGIC.to_le_bytes().to_vec();
         image.extend(PAGEMAP_MAGIC.to_le_bytes());
@@ -96,7 +97,10 @@ impl Pagemap {
         message(&mut image, &head);
         let eager = pages.difference(lazy);
         let both = eager.ranges().iter().map(|range| (range, PRESENT));
-        let flags = if leave_lazy { LAZY } else { LAZY | PRESENT };
+        let (flags, present) = match of_lazy {
+            LazyPages::LeftToServer => (LAZY, eager.clone()),
+            LazyPages::Written => (LAZY | PRESENT, pages.clone()),
+        };
         let both = both.chain(lazy.ranges().iter().map(|range| (range, flags)));
         let mut entries: Vec<_> = both.collect();
         entries.sort_unstable();
@@ -111,7 +115,6 @@ impl Pagemap {
                 message(&mut image, &entry);
             }
         }
-        let present = if leave_lazy { eager } else { pages.clone() };
         Self { image, present }
     }
 }
@@ -144,10 +147,10 @@ mod tests {
             ]
             .concat()
         };
-        let all = Pagemap::new(5, (&pages, &lazy), base, 4096, false);
+        let all = Pagemap::new(5, (&pages, &lazy), base, 4096, LazyPages::Written);
         assert_eq!(all.image, [head.clone(), rest(6)].concat());
         assert_eq!(all.present, pages);
-        let some = Pagemap::new(5, (&pages, &lazy), base, 4096, true);
+        let some = Pagemap::new(5, (&pages, &lazy), base, 4096, LazyPages::LeftToServer);
         assert_eq!(some.image, [head, rest(2)].concat());
         assert_eq!(some.present, set(base, &[(1, 2), (3, 4), (300, 301)]));
     }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use pagetrail_checkpoint::criu::LazyPages;
 use pagetrail_checkpoint::{Change, Error};
 use pagetrail_report::words;
 use serde_json::json;
@@ -44,7 +45,11 @@ pub(super) fn export(args: &ExportArgs) -> Result<ExitCode> {
     }
     if let Some(path) = &args.criu {
         make_directory(path)?;
-        image.export_criu(path, args.lazy).map_err(plain)?;
+        let pages = match args.lazy {
+            true => LazyPages::LeftToServer,
+            false => LazyPages::Written,
+        };
+        image.export_criu(path, pages).map_err(plain)?;
     }
     progress.end();
     drop(waiting);
