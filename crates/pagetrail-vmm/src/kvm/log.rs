@@ -1,5 +1,6 @@
 //! [`Log`]: KVM's bitmap per memslot.
 
+use super::LogProtection;
 use crate::error::{Error, Result};
 use crate::log::DirtyLog;
 use crate::pages::DirtyPages;
@@ -20,22 +21,21 @@ const GAP_WORDS: usize = 64;
 #[derive(Debug)]
 pub struct Log {
     vm: OwnedFd,
-    manual_protect: bool,
+    protection: LogProtection,
     words: Vec<u64>,
 }
 
 impl Log {
-    /// Takes the log of a virtual machine, whose descriptor is duplicated. `manual_protect` says
-    /// that [`enable_manual_protect`](super::enable_manual_protect) was called.
+    /// Takes the log of a virtual machine, whose descriptor is duplicated.
     ///
     /// # Errors
     ///
     /// The descriptor cannot be duplicated.
-    pub fn new(vm: BorrowedFd<'_>, manual_protect: bool) -> Result<Self> {
+    pub fn new(vm: BorrowedFd<'_>, protection: LogProtection) -> Result<Self> {
         let vm = vm.try_clone_to_owned();
         Ok(Self {
             vm: vm.map_err(Error::kvm("have its descriptor duplicated"))?,
-            manual_protect,
+            protection,
             words: Vec::new(),
         })
     }
@@ -51,7 +51,7 @@ impl Log {
         // Without manual protection what was read is gone from the log, whatever comes after.
         bitmap.insert_words(&self.words);
         got.map_err(|error| refused(region, error))?;
-        if self.manual_protect {
+        if self.protection == LogProtection::Manual {
             let pages = bitmap.pages();
             clear(vm, region.slot(), pages, &self.words)?;
         }

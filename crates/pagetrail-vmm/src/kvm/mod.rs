@@ -78,7 +78,8 @@ impl Offers {
 }
 
 /// Makes reading the log and write-protecting again two steps, with all pages dirty at first where
-/// KVM offers that. To be called before a memslot logs; [`Log::new`] then gets `true`.
+/// KVM offers that. To be called before a memslot logs; [`Log::new`] then gets
+/// [`LogProtection::Manual`].
 ///
 /// # Errors
 ///
@@ -135,6 +136,25 @@ pub fn pre_fault(vcpu: BorrowedFd<'_>, guest_addresses: Range<u64>) -> Result<()
         .map_err(Error::kvm(format!("map guest memory {start:#x}..{end:#x}")))
 }
 
+/// When a page that was read from KVM's log is write-protected again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogProtection {
+    /// As the log is read, all pages at once, by `KVM_GET_DIRTY_LOG`.
+    OnRead,
+    /// By `KVM_CLEAR_DIRTY_LOG`, for those pages that were read: [`enable_manual_protect`] was
+    /// called.
+    Manual,
+}
+
+/// Whether KVM logs the writes to a memslot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logging {
+    /// It does.
+    On,
+    /// It does not, or no longer.
+    Off,
+}
+
 /// What a memslot's flags are besides the logging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotAccess {
@@ -153,9 +173,12 @@ pub fn set_logging(
     vm: BorrowedFd<'_>,
     region: &Region,
     access: SlotAccess,
-    logging: bool,
+    logging: Logging,
 ) -> Result<()> {
-    let log = if logging { MEM_LOG_DIRTY_PAGES } else { 0 };
+    let log = match logging {
+        Logging::On => MEM_LOG_DIRTY_PAGES,
+        Logging::Off => 0,
+    };
     let access = if access == SlotAccess::ReadOnly {
         MEM_READONLY
     } else {

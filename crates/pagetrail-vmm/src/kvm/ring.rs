@@ -1,7 +1,7 @@
 //! [`Ring`]: KVM's dirty ring per vCPU.
 
 use crate::error::{Error, Result};
-use crate::kvm::Log;
+use crate::kvm::{Log, LogProtection};
 use crate::log::DirtyLog;
 use crate::pages::DirtyPages;
 use crate::regions::Regions;
@@ -66,21 +66,19 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Takes the rings of a virtual machine, whose descriptor is duplicated. `manual_protect` as
-    /// for [`Log::new`]; it concerns the bitmap beside the rings.
+    /// Takes the rings of a virtual machine, whose descriptor is duplicated. `protection` is that of
+    /// the bitmap beside the rings.
     ///
     /// # Errors
     ///
     /// KVM does not answer, or the descriptor cannot be duplicated.
-    pub fn new(vm: BorrowedFd<'_>, rings: VcpuRings, manual_protect: bool) -> Result<Self> {
+    pub fn new(vm: BorrowedFd<'_>, rings: VcpuRings, protection: LogProtection) -> Result<Self> {
         let with_bitmap = super::Offers::of(vm)?.ring_with_bitmap;
         let owned = vm.try_clone_to_owned();
         Ok(Self {
             vm: owned.map_err(Error::kvm("have its descriptor duplicated"))?,
             rings,
-            bitmap: with_bitmap
-                .then(|| Log::new(vm, manual_protect))
-                .transpose()?,
+            bitmap: with_bitmap.then(|| Log::new(vm, protection)).transpose()?,
             must_reset: false,
             outside: 0,
         })

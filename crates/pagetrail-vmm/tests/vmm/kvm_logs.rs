@@ -3,7 +3,7 @@
 
 use crate::sys::guest::{Guest, How};
 use crate::sys::memory::Memory;
-use pagetrail_vmm::kvm::{SlotAccess, pre_fault, set_logging};
+use pagetrail_vmm::kvm::{Logging, SlotAccess, pre_fault, set_logging};
 use pagetrail_vmm::{DirtyLog, OwnWrites, Region, Regions, Round, Start, Tracker};
 use std::collections::BTreeMap;
 
@@ -241,7 +241,7 @@ fn a_memslot_that_does_not_log_is_named() {
     let error = consumer.collect().unwrap_err().to_string();
     assert!(error.contains("KVM_MEM_LOG_DIRTY_PAGES"), "{error}");
     for region in &guest.regions() {
-        set_logging(guest.vm(), region, SlotAccess::ReadWrite, true).unwrap();
+        set_logging(guest.vm(), region, SlotAccess::ReadWrite, Logging::On).unwrap();
     }
     consumer.collect().unwrap().commit();
     guest.write(9 * page, 1, 4, 1, || {});

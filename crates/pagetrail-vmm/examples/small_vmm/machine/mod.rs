@@ -11,7 +11,7 @@ pub(crate) mod sys;
 use devices::{DeviceState, Devices};
 use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
-use pagetrail_vmm::kvm::{self, SlotAccess, VcpuRings};
+use pagetrail_vmm::kvm::{self, LogProtection, Logging, SlotAccess, VcpuRings};
 use pagetrail_vmm::{DirtyLog, OwnWrites, Regions, Tracker};
 use state::MachineState;
 use std::error::Error;
@@ -122,10 +122,10 @@ impl Monitor {
     /// Begins to log what the guest and the devices write.
     pub(crate) fn track(&self) -> Outcome<Tracker> {
         let (vm, region) = (sys::borrowed(&*self.vm), self.memory.region());
-        kvm::set_logging(vm, &region, SlotAccess::ReadWrite, true)?;
+        kvm::set_logging(vm, &region, SlotAccess::ReadWrite, Logging::On)?;
         let guest: Box<dyn DirtyLog> = match &self.rings {
-            Some(rings) => Box::new(kvm::Ring::new(vm, rings.clone(), false)?),
-            None => Box::new(kvm::Log::new(vm, false)?),
+            Some(rings) => Box::new(kvm::Ring::new(vm, rings.clone(), LogProtection::OnRead)?),
+            None => Box::new(kvm::Log::new(vm, LogProtection::OnRead)?),
         };
         let logs = vec![guest, Box::new(self.writes.clone())];
         Ok(Tracker::new(Regions::new([region])?, logs)?)

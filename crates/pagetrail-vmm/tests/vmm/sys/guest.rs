@@ -3,7 +3,7 @@
 use super::memory::{Memory, regions};
 use kvm_bindings::{KVM_MEM_LOG_DIRTY_PAGES, kvm_segment, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
-use pagetrail_vmm::kvm::{self, VcpuRings};
+use pagetrail_vmm::kvm::{self, LogProtection, VcpuRings};
 use pagetrail_vmm::{DirtyLog, Regions};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -116,9 +116,10 @@ impl Guest {
         match self.how {
             How::Ring(_) => {
                 let rings = self.rings.clone();
-                Box::new(kvm::Ring::new(self.vm(), rings, false).unwrap())
+                Box::new(kvm::Ring::new(self.vm(), rings, LogProtection::OnRead).unwrap())
             }
-            how => Box::new(kvm::Log::new(self.vm(), how == How::ManualLog).unwrap()),
+            How::ManualLog => Box::new(kvm::Log::new(self.vm(), LogProtection::Manual).unwrap()),
+            _ => Box::new(kvm::Log::new(self.vm(), LogProtection::OnRead).unwrap()),
         }
     }
 
