@@ -2,7 +2,7 @@
 
 #![allow(clippy::print_stdout, reason = "an example says what it found")]
 
-use pagemap_scan::{Features, Mode, Pagemap, Query, Userfaultfd, Vector, page_size};
+use pagemap_scan::{Faults, Features, Mode, Pagemap, Query, Userfaultfd, Vector, page_size};
 use std::io;
 
 fn main() -> io::Result<()> {
@@ -13,7 +13,7 @@ fn main() -> io::Result<()> {
     let range = start..start + 62 * page;
     let offset = (start - memory.as_ptr() as u64) as usize;
 
-    let fd = Userfaultfd::create(false)?;
+    let fd = Userfaultfd::create(Faults::UserMode)?;
     let uffd = Userfaultfd::handshake(fd, Features::WP_ASYNC)?;
     uffd.register(range.clone(), Mode::WriteProtect)?;
     let pagemap = Pagemap::own()?;

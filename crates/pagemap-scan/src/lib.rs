@@ -2,10 +2,10 @@
 //! address space were written since the last look.
 //!
 //! ```no_run
-//! use pagemap_scan::{Features, Mode, Pagemap, Query, Userfaultfd, Vector};
+//! use pagemap_scan::{Faults, Features, Mode, Pagemap, Query, Userfaultfd, Vector};
 //! # fn main() -> std::io::Result<()> {
 //! # let range = 0x7f00_0000_0000..0x7f00_0010_0000;
-//! let fd = Userfaultfd::create(false)?;
+//! let fd = Userfaultfd::create(Faults::UserMode)?;
 //! let uffd = Userfaultfd::handshake(fd, Features::WP_ASYNC)?;
 //! uffd.register(range.clone(), Mode::WriteProtect)?;
 //! let pagemap = Pagemap::own()?;
@@ -40,7 +40,7 @@ pub use features::Features;
 pub use query::Query;
 pub use rustix::io::Errno;
 pub use sys::pagemap::{Pagemap, Vector};
-pub use sys::userfaultfd::{FAULTS_AT_ONCE, Fault, Mode, Userfaultfd};
+pub use sys::userfaultfd::{FAULTS_AT_ONCE, Fault, Faults, Filled, Mode, Userfaultfd};
 pub use sys::zeros::Zeros;
 
 use std::sync::OnceLock;

@@ -8,7 +8,7 @@ use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
 use crate::sys::child::soft_dirty_round_trip;
 use crate::sys::scratch::Scratch;
-use crate::sys::uffd::Uffd;
+use crate::sys::uffd::{Faults, Uffd};
 use crate::technique::access_scan::AccessScan;
 use crate::technique::adaptive::{Adaptive, FalsePositiveCost, Precision};
 use crate::technique::pagemap_scan::{HugePages, PagemapScan};
@@ -101,10 +101,10 @@ fn unknown_in(disabled: &str) -> Vec<String> {
 
 fn round_trip(technique: Technique) -> Status {
     match technique {
-        Technique::PagemapScan => with_uffd(false, "Linux 6.7", |fd| {
+        Technique::PagemapScan => with_uffd(Faults::UserMode, "Linux 6.7", |fd| {
             PagemapScan::new(fd, None, HugePages::Split)
         }),
-        Technique::Adaptive => with_uffd(false, "Linux 6.7", |fd| {
+        Technique::Adaptive => with_uffd(Faults::UserMode, "Linux 6.7", |fd| {
             Adaptive::new(
                 fd,
                 None,
@@ -113,7 +113,7 @@ fn round_trip(technique: Technique) -> Status {
                 Precision::AsDetected,
             )
         }),
-        Technique::Userfaultfd => with_uffd(true, "Linux 5.7", |fd| {
+        Technique::Userfaultfd => with_uffd(Faults::UserAndKernel, "Linux 5.7", |fd| {
             userfaultfd::Userfaultfd::new(fd, None, 1)
         }),
         // It acts on the whole process, where another user of soft-dirty bits may be disturbed, so
@@ -121,7 +121,7 @@ fn round_trip(technique: Technique) -> Status {
         Technique::SoftDirty => soft_dirty_round_trip(),
         Technique::Mprotect => see_two_touches(mprotect::Mprotect::new(AccessKind::Writes)),
         Technique::Compare => compare::Compare::new(None).map_or_else(failed, see_two_touches),
-        Technique::AccessScan => with_uffd(false, "Linux 7.3", |fd| {
+        Technique::AccessScan => with_uffd(Faults::UserMode, "Linux 7.3", |fd| {
             AccessScan::new(fd, None, HugePages::Split)
         }),
         Technique::Epml | Technique::Spml | Technique::SpmlSearch => logged_round_trip(technique),
@@ -132,7 +132,7 @@ fn round_trip(technique: Technique) -> Status {
 /// Tries a technique with a userfaultfd of this process. `since`: the first kernel that has what
 /// `make` needs.
 fn with_uffd<T: Tracker>(
-    kernel_faults: bool,
+    faults: Faults,
     since: &str,
     make: impl FnOnce(rustix::fd::OwnedFd) -> Result<T, Error>,
 ) -> Status {
@@ -146,10 +146,10 @@ fn with_uffd<T: Tracker>(
         }
         error => failed(error),
     };
-    match Uffd::create(kernel_faults) {
+    match Uffd::create(faults) {
         Ok(fd) => make(fd).map_or_else(refused, see_two_touches),
         Err(Errno::NOSYS) => Status::Absent("this kernel is built without userfaultfd".into()),
-        Err(Errno::PERM) if kernel_faults => Status::Absent(
+        Err(Errno::PERM) if faults == Faults::UserAndKernel => Status::Absent(
             "userfaultfd(2) is not permitted: needs root, CAP_SYS_PTRACE or vm.unprivileged_userfaultfd=1".into(),
         ),
         Err(Errno::PERM) => {

@@ -156,7 +156,7 @@ pub(crate) mod inject {
         pub(crate) stopped: Duration,
     }
 
-    pub(crate) fn fetch(_pid: u32, _kernel_faults: bool) -> Result<Fetched> {
+    pub(crate) fn fetch(_pid: u32, _faults: crate::sys::uffd::Faults) -> Result<Fetched> {
         Err(refused())
     }
 }
@@ -182,7 +182,7 @@ pub(crate) mod launch {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Need {
         Nothing,
-        Userfaultfd { kernel_faults: bool },
+        Userfaultfd { faults: crate::sys::uffd::Faults },
         Tracing,
     }
 

@@ -26,6 +26,26 @@ pub enum Mode {
     ReadWriteProtect,
 }
 
+/// Which faults a userfaultfd resolves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Faults {
+    /// Those of the program's own instructions. [`Features::WP_ASYNC`] needs no others: its faults
+    /// never wait for user space.
+    UserMode,
+    /// Also those that the kernel takes on the program's behalf, which needs `CAP_SYS_PTRACE` or
+    /// `vm.unprivileged_userfaultfd=1`.
+    UserAndKernel,
+}
+
+/// What may be done to pages that [`Userfaultfd::fill`] makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// What their mapping allows.
+    Writable,
+    /// They are write-protected: the first write is a fault.
+    WriteProtected,
+}
+
 /// A fault in which a thread waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -64,26 +84,17 @@ const REGISTER_MODE_RWP: u32 = 8;
 
 impl Userfaultfd {
     /// Creates a userfaultfd on the own address space.
-    ///
-    /// `kernel_faults`: also resolve faults that the kernel takes on the program's behalf, which
-    /// needs `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`. [`Features::WP_ASYNC`] does not
-    /// need it: its faults never wait for user space.
-    pub fn create(kernel_faults: bool) -> Result<OwnedFd, Errno> {
+    pub fn create(faults: Faults) -> Result<OwnedFd, Errno> {
         // SAFETY: the descriptor can be used only through this type, which protects pages, lifts
         // protection and fills missing pages with zeros, and thus never changes contents.
-        unsafe {
-            rustix::mm::userfaultfd(UserfaultfdFlags::from_bits_retain(Self::flags(
-                kernel_faults,
-            )))
-        }
+        unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::from_bits_retain(Self::flags(faults))) }
     }
 
     /// The flags of `userfaultfd(2)`, whether this process or another makes the call.
-    pub fn flags(kernel_faults: bool) -> u32 {
-        let user_mode_only = if kernel_faults {
-            0
-        } else {
-            raw::UFFD_USER_MODE_ONLY
+    pub fn flags(faults: Faults) -> u32 {
+        let user_mode_only = match faults {
+            Faults::UserMode => raw::UFFD_USER_MODE_ONLY,
+            Faults::UserAndKernel => 0,
         };
         raw::O_CLOEXEC | raw::O_NONBLOCK | user_mode_only
     }
@@ -216,21 +227,24 @@ impl Userfaultfd {
         })
     }
 
-    /// Fills a range without pages with the beginning of `zeros`, write-protected if `protect`, and
-    /// wakes the waiting threads; `EEXIST` if pages were created meanwhile.
+    /// Fills a range without pages with the beginning of `zeros`, and wakes the waiting threads;
+    /// `EEXIST` if pages were created meanwhile.
     ///
     /// (`UFFDIO_ZEROPAGE` would refuse entries with a write-protection marker, and huge pages.)
     pub fn fill(
         &self,
         range: impl Into<Range<u64>>,
         zeros: &Zeros,
-        protect: bool,
+        filled: Filled,
     ) -> Result<(), Errno> {
         let uffdio_range { start, len } = uffdio(range.into());
         if len > zeros.bytes() {
             return Err(Errno::INVAL);
         }
-        let mode = if protect { COPY_MODE_WP } else { 0 };
+        let mode = match filled {
+            Filled::Writable => 0,
+            Filled::WriteProtected => COPY_MODE_WP,
+        };
         let mut arg = uffdio_copy {
             dst: start,
             src: zeros.address(),

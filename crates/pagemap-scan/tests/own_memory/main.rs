@@ -3,7 +3,8 @@
 mod sys;
 
 use pagemap_scan::{
-    Categories, Entry, Errno, Features, Mode, Pagemap, Query, Userfaultfd, Vector, Zeros, page_size,
+    Categories, Entry, Errno, Faults, Features, Filled, Mode, Pagemap, Query, Userfaultfd, Vector,
+    Zeros, page_size,
 };
 use std::ops::Range;
 use sys::Mapping;
@@ -21,7 +22,7 @@ fn numbers(pagemap: &Pagemap, range: &Range<u64>, query: Query) -> Result<Vec<u6
 
 /// None, said as a skipped test, where the kernel lacks something.
 fn tracked(features: Features, mode: Mode) -> Option<(Userfaultfd, Mapping, Range<u64>)> {
-    let fd = Userfaultfd::create(false).expect("userfaultfd(2), user mode only");
+    let fd = Userfaultfd::create(Faults::UserMode).expect("userfaultfd(2), user mode only");
     let uffd = match Userfaultfd::handshake(fd, features) {
         Ok(uffd) => uffd,
         Err(errno) => {
@@ -145,21 +146,21 @@ fn nothing_but_whole_pages_of_the_registration_is_filled() {
     };
     let zeros = Zeros::new(page_size() as usize).unwrap();
     let first = memory.page(0);
-    uffd.fill(first.clone(), &zeros, false).unwrap();
-    let again = uffd.fill(first.clone(), &zeros, false);
+    uffd.fill(first.clone(), &zeros, Filled::Writable).unwrap();
+    let again = uffd.fill(first.clone(), &zeros, Filled::Writable);
     assert_eq!(
         again,
         Err(Errno::EXIST),
         "a page that exists keeps its contents"
     );
     let two = first.start..first.end + page_size();
-    assert_eq!(uffd.fill(two, &zeros, false), Err(Errno::INVAL));
+    assert_eq!(uffd.fill(two, &zeros, Filled::Writable), Err(Errno::INVAL));
     let backwards = Range {
         start: first.end,
         end: first.start,
     };
     assert_eq!(
-        uffd.fill(backwards.clone(), &zeros, false),
+        uffd.fill(backwards.clone(), &zeros, Filled::Writable),
         Err(Errno::INVAL)
     );
     assert_eq!(uffd.protect(backwards), Err(Errno::INVAL));

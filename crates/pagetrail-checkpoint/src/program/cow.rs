@@ -14,7 +14,7 @@ use crate::format::manifest::{Cost, Manifest};
 use crate::store::writer::{Description, Writer};
 use crate::sys::kept::{Claim, Kept, Page};
 use crate::sys::mapping::Mapping;
-use pagemap_scan::{FAULTS_AT_ONCE, Fault, Features, Mode, Userfaultfd};
+use pagemap_scan::{FAULTS_AT_ONCE, Fault, Faults, Features, Mode, Userfaultfd};
 use pagetrail::{PageRange, PageSet, page_size};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -280,7 +280,7 @@ fn wait_for(fds: &[&dyn AsFd]) -> usize {
 
 /// A userfaultfd for the own memory that gets the kernel's faults, too.
 fn open() -> Result<Userfaultfd> {
-    let opened = Userfaultfd::create(true).map_err(|errno| match errno {
+    let opened = Userfaultfd::create(Faults::UserAndKernel).map_err(|errno| match errno {
         Errno::PERM => Error::Refused(
             "a snapshot of running threads needs CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1"
                 .into(),

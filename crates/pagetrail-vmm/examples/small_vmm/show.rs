@@ -2,7 +2,7 @@
 //! that goes on from the last one.
 
 use crate::machine::{Console, Memory, Monitor, Outcome, State, Turn};
-use pagemap_scan::{Features, Mode, Userfaultfd};
+use pagemap_scan::{Faults, Features, Mode, Userfaultfd};
 use pagetrail_checkpoint::{Store, WorldWritable, WriterOptions};
 use pagetrail_vmm::store::{LazyRestore, Snapshots};
 use pagetrail_vmm::{Regions, Start, Tracker};
@@ -104,7 +104,7 @@ fn snapshots(monitor: &mut Monitor, tracker: &Tracker, store: &Path) -> Outcome<
 /// Has a new guest go on from the newest snapshot; its memory comes as it is touched.
 fn restore(store: &Path, mebibytes: u64, state: &State) -> Outcome<()> {
     let memory = Arc::new(Memory::new(mebibytes << 20)?);
-    let uffd = Userfaultfd::create(true)?;
+    let uffd = Userfaultfd::create(Faults::UserAndKernel)?;
     let uffd = Userfaultfd::handshake(uffd, Features::WP_HUGETLBFS_SHMEM)?;
     let region = memory.region();
     let start = region.host_address();

@@ -7,7 +7,7 @@
 //! that have guests.
 
 use crate::small_vmm::{Console, Memory, Monitor, Outcome, State, Turn};
-use pagemap_scan::{Features, Mode, Userfaultfd};
+use pagemap_scan::{Faults, Features, Mode, Userfaultfd};
 use pagetrail::PageRange;
 use pagetrail_checkpoint::{Store, WorldWritable, WriterOptions};
 use pagetrail_vmm::store::{LazyRestore, Snapshots};
@@ -195,7 +195,7 @@ fn a_linux_guest_goes_on_from_its_snapshots() {
     let memory = Arc::new(Memory::new(MEMORY_BYTES).unwrap());
     let region = memory.region();
     let start = region.host_address();
-    let uffd = Userfaultfd::create(true).unwrap();
+    let uffd = Userfaultfd::create(Faults::UserAndKernel).unwrap();
     let uffd = Userfaultfd::handshake(uffd, Features::WP_HUGETLBFS_SHMEM).unwrap();
     let mode = Mode::WriteProtectAndMissing;
     uffd.register(start..start + region.bytes(), mode).unwrap();

@@ -1,7 +1,7 @@
 //! Snapshots in a store, and restore on demand: every byte is compared.
 
 use crate::sys::memory::{Memory, regions};
-use pagemap_scan::{Features, Userfaultfd};
+use pagemap_scan::{Faults, Features, Userfaultfd};
 use pagetrail::PageRange;
 use pagetrail_checkpoint::{Store, WorldWritable, Writer, WriterOptions};
 use pagetrail_vmm::store::{LazyRestore, Served, Snapshots, Stopper};
@@ -79,7 +79,8 @@ fn write(memories: &[Memory], own: &OwnWrites, random: &mut fastrand::Rng, count
 /// A userfaultfd at which these memories are registered, or why there is none.
 pub(crate) fn registered(memories: &[Memory]) -> Option<Userfaultfd> {
     let features = Features::from_bits(Features::WP_HUGETLBFS_SHMEM.bits() | EVENT_REMOVE);
-    let made = Userfaultfd::create(true).and_then(|fd| Userfaultfd::handshake(fd, features));
+    let made = Userfaultfd::create(Faults::UserAndKernel)
+        .and_then(|fd| Userfaultfd::handshake(fd, features));
     match made {
         Ok(uffd) => {
             for memory in memories {

@@ -2,7 +2,7 @@
 //! with faults that the monitor does.
 
 use crate::sys::memory::{Memory, regions};
-use pagemap_scan::{FAULTS_AT_ONCE, Fault, Features, Mode, Userfaultfd};
+use pagemap_scan::{FAULTS_AT_ONCE, Fault, Faults, Features, Mode, Userfaultfd};
 use pagetrail_vmm::userfault::{Protection, WriteFaults};
 use pagetrail_vmm::{Consumer, Start, Tracker};
 use rustix::io::Errno;
@@ -22,7 +22,7 @@ fn memories(shared: bool) -> Vec<Memory> {
 
 fn registered(memories: &[Memory], features: u64) -> Option<Userfaultfd> {
     let features = Features::WP_HUGETLBFS_SHMEM.bits() | WP_UNPOPULATED | features;
-    let made = Userfaultfd::create(true)
+    let made = Userfaultfd::create(Faults::UserAndKernel)
         .and_then(|fd| Userfaultfd::handshake(fd, Features::from_bits(features)));
     let uffd = made.map_err(|error| pagetrail_skips::not_here(format!("no userfaultfd: {error}")));
     let uffd = uffd.ok()?;

@@ -34,7 +34,7 @@ use super::target_check::TRACER_NAME;
 use crate::error::{Error, Result};
 use crate::proc::text;
 use crate::sys::ptrace::{self, Change, Resume, Tracee, option};
-use crate::sys::uffd::Uffd;
+use crate::sys::uffd::{Faults, Uffd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -59,14 +59,14 @@ pub(crate) struct Fetched {
 }
 
 /// Stops one thread of `pid` and fetches a userfaultfd of its address space.
-pub(crate) fn fetch(pid: u32, kernel_faults: bool) -> Result<Fetched> {
+pub(crate) fn fetch(pid: u32, faults: Faults) -> Result<Fetched> {
     let kernel = Kernel::for_process(pid);
     let (client, link) = agent::connect()?;
     let attempt = |late: &mut Waiting| {
         let permitted = |tracee: &Tracee| kernel.helper(tracee, pid, false).is_some();
         let mut stopped = Stopped::any_thread(pid, late, permitted)?;
         let short = stopped.short;
-        let outcome = run(&mut stopped, pid, kernel, kernel_faults, false);
+        let outcome = run(&mut stopped, pid, kernel, faults, false);
         let time = stopped.release();
         let fd = outcome?;
         match link.send(0, Some(fd.as_fd())) {
@@ -122,12 +122,12 @@ pub(crate) fn run(
     stopped: &mut Stopped,
     pid: u32,
     kernel: Kernel,
-    kernel_faults: bool,
+    faults: Faults,
     started: bool,
 ) -> Attempt<OwnedFd> {
     let helper = kernel.helper(&stopped.tracee, pid, started);
     let helper = helper.ok_or(Failure::Seccomp)?;
-    execute(stopped, pid, helper, Uffd::flags(kernel_faults))
+    execute(stopped, pid, helper, Uffd::flags(faults))
 }
 
 /// Which helpers the kernel knows, found out before anything is stopped.
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn a_descriptor_whose_address_space_is_gone_says_so() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let fetched = fetch(child.id(), false);
+        let fetched = fetch(child.id(), Faults::UserMode);
         child.kill().unwrap();
         child.wait().unwrap();
         let fetched = match fetched {

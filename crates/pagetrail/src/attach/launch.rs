@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::proc::status;
 use crate::sys::ptrace::{Change, Resume, Tracee, option};
 use crate::sys::spawn::Gate;
+use crate::sys::uffd::Faults;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -45,7 +46,7 @@ pub enum Ended {
 pub(crate) enum Need {
     Nothing,
     Userfaultfd {
-        kernel_faults: bool,
+        faults: Faults,
     },
     /// To trace it itself: the keeper lets go after the start.
     Tracing,
@@ -317,7 +318,7 @@ impl Keeper {
         if !wait_for_trap(tracee, Backoff::until(since + EXEC_TIMEOUT)).map_err(failed)? {
             return Err(Error::Gone { pid });
         }
-        let Need::Userfaultfd { kernel_faults } = self.need else {
+        let Need::Userfaultfd { faults } = self.need else {
             return Ok(Image {
                 fd: None,
                 stopped: since.elapsed(),
@@ -325,7 +326,7 @@ impl Keeper {
         };
         let kernel = inject::Kernel::for_process(pid);
         let fd = Stopped::adopt(tracee.again(), pid, since)
-            .and_then(|mut stopped| inject::run(&mut stopped, pid, kernel, kernel_faults, true))
+            .and_then(|mut stopped| inject::run(&mut stopped, pid, kernel, faults, true))
             .map_err(|failure| failure.explain(pid))?;
         Ok(Image {
             fd: Some(fd),

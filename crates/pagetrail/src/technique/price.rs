@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::page_set::{PageSet, page_size};
 use crate::region::Region;
 use crate::sys::scratch::Scratch;
-use crate::sys::uffd::Uffd;
+use crate::sys::uffd::{Faults, Uffd};
 use crate::types::{AccessKind, Technique};
 use rustix::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -53,21 +53,21 @@ pub(super) fn of_protection() -> Duration {
 }
 
 fn measure_for(technique: Technique) -> Option<Duration> {
-    let with_uffd = |kernel_faults, make: &dyn Fn(OwnedFd) -> Result<Box<dyn Tracker>>| {
-        let fd = Uffd::create(kernel_faults).ok()?;
+    let with_uffd = |faults, make: &dyn Fn(OwnedFd) -> Result<Box<dyn Tracker>>| {
+        let fd = Uffd::create(faults).ok()?;
         measure(&mut *make(fd).ok()?)
     };
     match technique {
-        Technique::PagemapScan | Technique::Adaptive => with_uffd(false, &|fd| {
+        Technique::PagemapScan | Technique::Adaptive => with_uffd(Faults::UserMode, &|fd| {
             Ok(Box::new(PagemapScan::new(fd, None, HugePages::Split)?))
         }),
-        Technique::AccessScan => with_uffd(false, &|fd| {
+        Technique::AccessScan => with_uffd(Faults::UserMode, &|fd| {
             Ok(Box::new(AccessScan::new(fd, None, HugePages::Split)?))
         }),
         // Its handler answers for a block at once, which is no dearer than for one page.
-        Technique::Userfaultfd => {
-            with_uffd(true, &|fd| Ok(Box::new(Userfaultfd::new(fd, None, 1)?)))
-        }
+        Technique::Userfaultfd => with_uffd(Faults::UserAndKernel, &|fd| {
+            Ok(Box::new(Userfaultfd::new(fd, None, 1)?))
+        }),
         Technique::Mprotect => measure(&mut Mprotect::new(AccessKind::Writes)),
         // Its marks belong to the whole process, where others may use them. The first write to a
         // page that does not exist is a fault of the same kind, and a little dearer.

@@ -28,7 +28,7 @@ use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
 use crate::sys::pagemap::{Pagemap, Vector};
 use crate::sys::shared_words::SharedWords;
-use crate::sys::uffd::{FAULTS_AT_ONCE, Fault, Features, Mode, Uffd, Zeros};
+use crate::sys::uffd::{FAULTS_AT_ONCE, Fault, Features, Filled, Mode, Uffd, Zeros};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -210,12 +210,15 @@ impl Shared {
         } else {
             // A page that is only read gets its protection with its zeros. Its previous contents
             // may have been reported before it was discarded, so the zeros are reported as well.
-            let protect = !fault.write;
+            let filled = match fault.write {
+                true => Filled::Writable,
+                false => Filled::WriteProtected,
+            };
             self.note(if fault.write { block } else { page });
-            match self.uffd.fill(page, &self.zeros, protect) {
+            match self.uffd.fill(page, &self.zeros, filled) {
                 Err(Errno::INVAL) => {
                     self.note(huge);
-                    self.uffd.fill(huge, &self.zeros, protect)
+                    self.uffd.fill(huge, &self.zeros, filled)
                 }
                 outcome => outcome,
             }

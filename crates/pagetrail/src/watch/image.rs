@@ -3,7 +3,7 @@
 use crate::attach::inject;
 use crate::attach::launch::{Image, Need};
 use crate::error::{Error, Result};
-use crate::sys::uffd::Uffd;
+use crate::sys::uffd::{Faults, Uffd};
 use crate::types::Technique;
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ pub(super) const INJECTING: &[Technique] = &[
 pub(super) fn need(technique: Technique) -> Need {
     match technique {
         Technique::PagemapScan | Technique::Adaptive | Technique::AccessScan => Need::Userfaultfd {
-            kernel_faults: false,
+            faults: Faults::UserMode,
         },
         Technique::Userfaultfd => Need::Userfaultfd {
-            kernel_faults: true,
+            faults: Faults::UserAndKernel,
         },
         Technique::SoftDirty => Need::Tracing,
         _ => Need::Nothing,
@@ -32,8 +32,8 @@ pub(super) fn need(technique: Technique) -> Need {
 /// Obtains what a technique needs from a running process.
 pub(super) fn attach(technique: Technique, pid: u32) -> Result<Image> {
     match need(technique) {
-        Need::Userfaultfd { kernel_faults } => {
-            let fetched = inject::fetch(pid, kernel_faults)?;
+        Need::Userfaultfd { faults } => {
+            let fetched = inject::fetch(pid, faults)?;
             Ok(Image {
                 fd: Some(fetched.fd),
                 stopped: fetched.stopped,
@@ -49,8 +49,8 @@ pub(super) fn attach(technique: Technique, pid: u32) -> Result<Image> {
 /// Obtains what a technique needs from this process.
 pub(super) fn own(technique: Technique) -> Result<Image> {
     let fd = match need(technique) {
-        Need::Userfaultfd { kernel_faults } => {
-            Some(Uffd::create(kernel_faults).map_err(Error::os("userfaultfd(2)"))?)
+        Need::Userfaultfd { faults } => {
+            Some(Uffd::create(faults).map_err(Error::os("userfaultfd(2)"))?)
         }
         Need::Nothing | Need::Tracing => None,
     };

@@ -5,7 +5,7 @@ use super::{Adaptive, Costs, FalsePositiveCost, Precision};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
 use crate::sys::scratch::Scratch;
-use crate::sys::uffd::Uffd;
+use crate::sys::uffd::{Faults, Uffd};
 use crate::technique::Tracker;
 use crate::technique::pagemap_scan::{HugePages, block_bytes};
 use crate::types::PredictionStats;
@@ -64,7 +64,7 @@ fn watch(memory: &Shared) -> Option<Adaptive> {
         pagetrail_skips::not_here(format!("adaptive {status}"));
         return None;
     }
-    let fd = Uffd::create(false).unwrap();
+    let fd = Uffd::create(Faults::UserMode).unwrap();
     let false_positive = FalsePositiveCost::default();
     let mut watch = Adaptive::new(
         fd,

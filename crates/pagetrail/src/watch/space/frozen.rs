@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::freeze::{self, Freezer, FrozenProcess};
 use crate::page_set::PageSet;
 use crate::source::{Frozen, Held};
-use crate::sys::uffd::Uffd;
+use crate::sys::uffd::{Faults, Uffd};
 use std::sync::Arc;
 
 impl Space {
@@ -24,15 +24,17 @@ impl Space {
         let freezer = match &mut self.freezer {
             Some(freezer) => freezer,
             none => {
-                let fetched = inject::fetch(pid, true).map_err(|error| match error {
-                    Error::Permission { .. } => Error::NoFreeze {
-                        pid,
-                        reason: "its faults in the kernel may not wait (CAP_SYS_PTRACE in it, or \
+                let fetched =
+                    inject::fetch(pid, Faults::UserAndKernel).map_err(|error| match error {
+                        Error::Permission { .. } => Error::NoFreeze {
+                            pid,
+                            reason:
+                                "its faults in the kernel may not wait (CAP_SYS_PTRACE in it, or \
                                  vm.unprivileged_userfaultfd=1)"
-                            .into(),
-                    },
-                    error => error,
-                });
+                                    .into(),
+                        },
+                        error => error,
+                    });
                 none.insert(Freezer::new(pid, fetched?.fd)?)
             }
         };
