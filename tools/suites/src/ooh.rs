@@ -35,7 +35,7 @@ const TIMEOUT: Duration = Duration::from_secs(1800);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
     /// Conformance on another process, and on the other kernel the device's rules and one case:
-    /// four minutes.
+    /// two minutes.
     Short,
     /// Conformance on every kind of target, and stress, on every kernel.
     Whole,
@@ -76,8 +76,7 @@ impl Extent {
 /// A package's test, and the words that select its cases.
 struct Wanted(&'static str, &'static str, &'static [&'static str]);
 
-/// Runs the device's rules and the suites, each in a guest of its own. `rows`: where the suites'
-/// rows go.
+/// Runs the suites and the device's rules on each kernel. `rows`: where the suites' rows go.
 pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) -> Result<Outcome> {
     let on_libgc = match extent {
         Extent::Short => None,
@@ -95,7 +94,7 @@ pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) 
             guests => guests?,
         };
         guests.env.extend(on_libgc.clone());
-        fine &= run_in_guests(repo, &mut guests, &tests, rows, tally)?;
+        fine &= run_in_guests(repo, &mut guests, &tests, extent, rows, tally)?;
         if extent == Extent::Whole {
             match criu(repo, &mut guests) {
                 Err(error) if error.is::<NotHere>() => absent.push(error.to_string()),
@@ -120,47 +119,67 @@ fn criu(repo: &Repo, guests: &mut Guests) -> Result<bool> {
     Ok(guests.run(command, &mut print_bytes)? == End::Exited(0))
 }
 
+/// What runs in a guest with the log.
+struct Step {
+    what: String,
+    command: Vec<String>,
+    /// Whether it prints the result of tests.
+    has_tests: bool,
+}
+
+impl Step {
+    fn of_test((program, words): &Test) -> Self {
+        let words = words.iter().map(|&word| word.to_owned());
+        let command: Vec<String> = [text(program)].into_iter().chain(words).collect();
+        Self {
+            what: command.join(" "),
+            command,
+            has_tests: true,
+        }
+    }
+
+    /// One of the device's own programs.
+    fn of_device(repo: &Repo, what: &str, source: &str, words: &[&str]) -> Result<Self> {
+        let program = repo.target.join("ooh").join(source);
+        let program = ooh::compile(repo, &format!("{source}.c"), &["-static"], &program)?;
+        let words = words.iter().map(|&word| word.to_owned());
+        Ok(Self {
+            what: what.to_owned(),
+            command: [text(&program)].into_iter().chain(words).collect(),
+            has_tests: false,
+        })
+    }
+}
+
+/// Runs the tests, the device's rules and what a hostile guest does in one guest; the rules also in
+/// a second one, whose device has no interrupt, if `extent` wants that of this kernel.
 fn run_in_guests(
     repo: &Repo,
     guests: &mut Guests,
     tests: &[Test],
+    extent: Extent,
     rows: Option<&Path>,
     tally: &mut Tally,
 ) -> Result<bool> {
-    let mut fine = true;
-    for (what, source, arguments, interrupts) in [
-        ("the rules of /dev/ooh", "rules", &[][..], true),
-        ("these rules without an interrupt", "rules", &[], false),
-        ("a hostile guest", "hostile", &[SEED][..], true),
-    ] {
-        println!("-- {what} in the {}", guests.place);
-        guests.set_interrupts(interrupts);
-        let program = repo.target.join("ooh").join(source);
-        let program = ooh::compile(repo, &format!("{source}.c"), &["-static"], &program)?;
-        let mut command = vec![text(&program)];
-        command.extend(arguments.iter().map(|&word| word.to_owned()));
-        fine &= guests.run(command, &mut print_bytes)? == End::Exited(0);
+    let rules = |what| Step::of_device(repo, what, "rules", &[]);
+    let mut steps: Vec<Step> = tests.iter().map(Step::of_test).collect();
+    steps.push(rules("the rules of /dev/ooh")?);
+    // The last: it leaves the device in any state.
+    steps.push(Step::of_device(
+        repo,
+        "a hostile guest",
+        "hostile",
+        &[SEED],
+    )?);
+    let mut fine = guests.run_steps(&steps, tally)?;
+    if let Some(rows) = rows {
+        let from = Guest::out(guests.rig.dir()).join("rows");
+        collect_rows(&from, &rows.join(format!("ooh-{}", guests.series)))?;
     }
-    for (number, (program, words)) in tests.iter().enumerate() {
-        let mut command = vec![text(program)];
-        command.extend(words.iter().map(|&word| word.to_owned()));
-        let what = command.join(" ");
-        println!("-- {what} in the {}", guests.place);
-        let mut own = Tally::default();
-        let end = guests.run(command, &mut |bytes| {
-            own.feed(bytes);
-            print_bytes(bytes)
-        })?;
-        let passed = end == End::Exited(0) && own.has_result;
-        if !own.has_result {
-            own.lose(&format!("-- {what}: {end:?} and no result"));
-        }
-        tally.add(own, passed);
-        fine &= passed;
-        if let Some(rows) = rows {
-            let from = Guest::out(guests.rig.dir()).join("rows");
-            collect_rows(&from, &rows.join(format!("ooh-{}-{number}", guests.series)))?;
-        }
+    if extent == Extent::Whole || guests.series == SERIES[0] {
+        guests.set_interrupts(false);
+        fine &= guests.run_steps(&[rules("these rules without an interrupt")?], tally)?;
+        guests.set_interrupts(true);
     }
     Ok(fine)
 }
@@ -239,17 +258,57 @@ impl Guests {
         }
     }
 
+    fn job(&self, command: Vec<String>) -> Job {
+        Job {
+            dir: self.dir.clone(),
+            command,
+            env: self.env.clone(),
+        }
+    }
+
     fn run(
         &self,
         command: Vec<String>,
         stdout: &mut dyn FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<End> {
-        let job = Job {
-            dir: self.dir.clone(),
-            command,
-            env: self.env.clone(),
-        };
+        let job = self.job(command);
         self.rig.run(&self.kernel, &self.machine, &job, stdout)
+    }
+
+    /// Runs steps one after the other in one guest, and counts; true if all of them passed.
+    fn run_steps(&self, steps: &[Step], tally: &mut Tally) -> Result<bool> {
+        let jobs: Vec<Job> = steps
+            .iter()
+            .map(|step| self.job(step.command.clone()))
+            .collect();
+        let mut counted: Vec<Tally> = steps.iter().map(|_| Tally::default()).collect();
+        let mut heading = None;
+        let mut show = |number: usize, bytes: &[u8]| {
+            if heading.replace(number) != Some(number) {
+                println!("-- {} in the {}", steps[number].what, self.place);
+            }
+            counted[number].feed(bytes);
+            print_bytes(bytes)
+        };
+        let ends = self
+            .rig
+            .run_all(&self.kernel, &self.machine, &jobs, &mut show)?;
+        let mut fine = true;
+        for ((step, end), mut own) in steps.iter().zip(ends).zip(counted) {
+            let what = &step.what;
+            let passed = matches!(end, Ok(End::Exited(0))) && (own.has_result || !step.has_tests);
+            if !passed {
+                println!("-- {what} in the {}: {end:?}", self.place);
+            }
+            if step.has_tests {
+                if !own.has_result {
+                    own.lose(&format!("-- {what}: {end:?} and no result"));
+                }
+                tally.add(own, passed);
+            }
+            fine &= passed;
+        }
+        Ok(fine)
     }
 }
 
