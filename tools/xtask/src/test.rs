@@ -127,9 +127,6 @@ fn on_newest_kernel(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     steps.run("suites in guests: newest kernel", || {
         guests::run(repo, Kernels::Newest, &rows, tally)
     });
-    steps.run("logs of processor and hypervisor", || {
-        ooh::run(repo, ooh::Extent::Short, Some(&rows), tally)
-    });
     steps.run("machines of the model: guests", || {
         model::run(repo, model::Part::Guests)
     });
@@ -141,11 +138,14 @@ fn on_newest_kernel(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     steps.run("C library in a guest", || capi::check_in_guest(repo));
 }
 
-/// The steps with guests that have older kernels, and with emulators of other processors.
+/// The steps with guests that have older kernels or a log, and with emulators of other processors.
 fn on_other_machines(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     let rows = rows(repo);
     steps.run("suites in guests: older kernels", || {
         guests::run(repo, Kernels::Older, &rows, tally)
+    });
+    steps.run("logs of processor and hypervisor", || {
+        ooh::run(repo, ooh::Extent::Short, Some(&rows), tally)
     });
     steps.run("conformance on arm64", || arm64::run(repo, tally));
     steps.run("machines of the model: an Intel processor", || {
