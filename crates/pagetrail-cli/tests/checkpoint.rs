@@ -212,9 +212,10 @@ fn a_process_with_other_descriptors_is_rewound_by_force_only() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let here = directory.path();
     // It opens a file when there is one named `go`, and says so by another. What it has inherited
-    // under that number it closes.
-    let script = "exec 9<&-; : >ready; until test -e go; do sleep 0.01; done; exec 9<go; : >done; \
-                  while :; do sleep 0.01; done";
+    // under that number it closes. A process of its own makes the other: the shell would have it
+    // open for a moment.
+    let script = "exec 9<&-; (: >ready); until test -e go; do sleep 0.01; done; exec 9<go; \
+                  (: >done); while :; do sleep 0.01; done";
     let mut command = Command::new("sh");
     command
         .args(["-c", script])

@@ -2,7 +2,7 @@
 
 mod common;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,7 +25,13 @@ fn parent_and_child() -> (Running, Leftover) {
     BufReader::new(stdout)
         .read_line(&mut child)
         .expect("a line");
-    (parent, Leftover(child.trim().parse().expect("a PID")))
+    let child = Leftover(child.trim().parse().expect("a PID"));
+    // Both are shells at first.
+    for pid in [parent.0.id() as i32, child.0] {
+        let name = || fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        wait_until("both are sleep(1)", || name() == "sleep\n");
+    }
+    (parent, child)
 }
 
 /// A process of which only the PID is known; it ends with the test.

@@ -12,6 +12,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 use std::thread;
@@ -351,7 +352,9 @@ fn without_its_agent_a_guest_is_watched_from_outside() {
     let listen = format!("unix:{}", agent.display());
     let arguments = ["tier", "agent", "--listen", &listen];
     let other = Running(pagetrail(directory, &arguments).spawn().expect("it starts"));
-    until(directory, "listening", || agent.exists());
+    // Its socket has a name before it listens.
+    let listens = || UnixStream::connect(&agent).is_ok();
+    until(directory, "listening", listens);
     watched_from_outside("is not in the guest");
     end(other);
     monitor.end();
@@ -368,7 +371,7 @@ fn watched(status: &Value, targets: Range<usize>) -> bool {
         .all(|index| process(status, index)["windows"].as_u64() >= Some(8))
 }
 
-/// Waits until the kernel says so.
+/// Waits until it is so; what the daemon says comes later.
 fn until(directory: &Path, what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + TIMEOUT;
     while !is_so() {
@@ -418,16 +421,21 @@ fn two_guests_share_two_nodes() {
     status(directory, |status| watched(status, 0..2));
     if moves {
         tiered(0);
-        for monitor in [&first, &second] {
+        let monitors = [&first, &second];
+        // There is room for cold pages, too, and these may be of the other hot set.
+        let before = monitors.map(|monitor| monitor.hot_in_fast(1));
+        for monitor in monitors {
             monitor.running.signal(Signal::USR1);
         }
         tiered(1);
-        let status_now = status(directory, |status| watched(status, 0..2));
-        for index in 0..2 {
-            let process = process(&status_now, index);
-            let promoted = number(&process["promoted_bytes"]);
-            assert!(promoted >= HOT_PAGES * PAGE * 9 / 10, "{process:#}");
-        }
+        // Pages have moved before the status says so.
+        status(directory, |status| {
+            (0..2).all(|index| {
+                let promoted = process(status, index)["promoted_bytes"].as_u64();
+                let pages = promoted.map(|bytes| bytes as f64 / PAGE as f64);
+                pages >= Some(HOT_PAGES as f64 * (0.9 - before[index]))
+            })
+        });
     } else {
         pagetrail_skips::not_here("one memory node: planned, not moved");
     }
@@ -464,17 +472,18 @@ fn guests_reboot_and_die() {
     second.running.signal(Signal::KILL);
     second.running.0.wait().expect("it is dead");
     // Of the one that is gone nothing is left, of the other the memory that it has now.
-    let gone = status(directory, |status| {
+    status(directory, |status| {
         let processes = status["targets"][1]["processes"].as_array();
-        processes.is_some_and(Vec::is_empty)
+        let is_gone = processes.is_some_and(Vec::is_empty);
+        is_gone && process(status, 0)["pid"] == first.running.0.id()
     });
-    assert_eq!(process(&gone, 0)["pid"], first.running.0.id());
     if moves {
         until(directory, "tiered after its reboot", || first.is_tiered(0));
     }
     let second = Monitor::start(directory, "dies").expect("KVM ran one before");
-    let status_now = status(directory, |status| watched(status, 0..2));
-    assert_eq!(process(&status_now, 1)["pid"], second.running.0.id());
+    status(directory, |status| {
+        watched(status, 0..2) && process(status, 1)["pid"] == second.running.0.id()
+    });
     if moves {
         until(directory, "tiered after its death", || second.is_tiered(0));
     } else {
