@@ -279,3 +279,62 @@ fn what_was_used_once_is_placed_and_not_demanded() {
     assert_eq!((all, hot), (30, 10));
     assert_eq!(demand, demand_of_hot);
 }
+
+/// Huge pages that were hot for long leave fast memory soon after the hot set has moved, though all
+/// else there is hot, and they are too few for spot checks.
+#[test]
+fn a_hot_set_of_few_huge_pages_is_followed() {
+    const SET: u64 = 3;
+    const OTHERS: u64 = 29;
+    const WINDOWS_MAX: u32 = 24;
+    let caps = SourceCaps {
+        accesses: true,
+        ..SourceCaps::default()
+    };
+    let block = |number: u64| range(number * BLOCK..(number + 1) * BLOCK);
+    let run = |number: u64, place| Run {
+        range: block(number),
+        place,
+        huge: true,
+        fixed: false,
+    };
+    // Two hot sets, and what is always hot.
+    let sets = [0..SET, SET..2 * SET];
+    let others = 2 * SET..2 * SET + OTHERS;
+    let fast = others.clone().chain(sets[0].clone());
+    let mut runs: Vec<Run> = fast.map(|number| run(number, Place::Fast)).collect();
+    runs.extend(sets[1].clone().map(|number| run(number, Place::Slow)));
+    runs.sort_by_key(|run| run.range);
+    let capacity = (OTHERS + SET) * BLOCK * PAGE;
+    // Back-off is at another point after each of them.
+    for before in 60..200 {
+        let mut policy = Policy::new(Settings::default(), caps, PAGE).unwrap();
+        policy.set_layout(&runs);
+        let mut window = |set: usize| {
+            let hot = sets[set].clone().chain(others.clone());
+            policy.observe(&Sample {
+                accessed: Some(PageSet::from_iter(hot.map(block))),
+                written: None,
+            });
+            let plan = policy.plan(capacity);
+            for (units, place) in [(&plan.demote, Place::Slow), (&plan.promote, Place::Fast)] {
+                for unit in units {
+                    policy.moved(unit.address, place);
+                }
+            }
+            let mut found = 0;
+            policy.for_each(|address, _, _, place| {
+                let number = address / (BLOCK * PAGE);
+                found += u64::from(place == Place::Fast && sets[set].contains(&number));
+            });
+            found
+        };
+        let stays = (0..before).all(|_| window(0) == SET);
+        assert!(stays, "what is hot stays");
+        let taken = (1..200).find(|_| window(1) == SET);
+        assert!(
+            taken.is_some_and(|taken| taken <= WINDOWS_MAX),
+            "after {before} windows found in {taken:?}"
+        );
+    }
+}

@@ -40,6 +40,10 @@ pub struct Settings {
     /// The highest level of the queue, at most 8: a page of level x is backed off for 2^(x-1)
     /// windows. 0 turns the queue off.
     pub level_max: u8,
+    /// Ours: the highest level of a huge page, if that is less. A fault samples all of it, so that
+    /// it can be sampled more often; and a hot set may be so few huge pages that spot checks do not
+    /// show when it moves.
+    pub huge_level_max: u8,
     /// Weight of a window with a read in a degree. To a source that cannot distinguish them, every
     /// access is a read.
     pub read_weight: u8,
@@ -103,6 +107,7 @@ impl Default for Settings {
         Self {
             windows: 8,
             level_max: 7,
+            huge_level_max: 4,
             read_weight: 1,
             write_weight: 3,
             degree_min: 3,
@@ -143,6 +148,7 @@ impl Settings {
     /// The paper's policy without our additions.
     pub fn paper() -> Self {
         Self {
+            huge_level_max: 7,
             place_min: 3,
             decide_every: 8,
             margin: 0,
@@ -234,6 +240,12 @@ impl Settings {
             self.level_max <= LEVEL_MAX,
         )?;
         check(
+            "huge_level_max",
+            self.huge_level_max.into(),
+            "0 to 8",
+            self.huge_level_max <= LEVEL_MAX,
+        )?;
+        check(
             "read_weight",
             self.read_weight.into(),
             "0 to 32",
@@ -279,6 +291,14 @@ impl Settings {
         )?;
         within("decide_every", self.decide_every, u8::MAX, "1 to 255")?;
         within("threshold", self.threshold, WINDOWS_MAX, "1 to 16")
+    }
+
+    /// The settings for huge pages.
+    pub(super) fn of_huge_pages(&self) -> Self {
+        Self {
+            level_max: self.level_max.min(self.huge_level_max),
+            ..self.clone()
+        }
     }
 
     /// The highest rank that a page can have.
@@ -361,7 +381,8 @@ mod tests {
         };
         assert!(wrong(|s| s.windows = 0).starts_with("windows is 0"));
         assert!(wrong(|s| s.windows = 17).contains("1 to 16"));
-        assert!(wrong(|s| s.level_max = 9).contains("level_max"));
+        assert!(wrong(|s| s.level_max = 9).starts_with("level_max is 9"));
+        assert!(wrong(|s| s.huge_level_max = 9).contains("huge_level_max"));
         assert!(wrong(|s| s.write_weight = 0).contains("write_weight"));
         assert!(wrong(|s| s.degree_min = 0).contains("degree_min"));
         assert!(wrong(|s| s.share_percent = 101).contains("share_percent"));

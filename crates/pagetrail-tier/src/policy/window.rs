@@ -13,6 +13,7 @@ use super::{Noted, SourceCaps};
 /// One window of one target.
 pub(super) struct Window<'a> {
     settings: &'a Settings,
+    of_huge_pages: Settings,
     caps: SourceCaps,
     kind: WindowKind,
     degrees: &'a Degrees,
@@ -46,6 +47,7 @@ impl<'a> Window<'a> {
     ) -> Self {
         Self {
             settings,
+            of_huge_pages: settings.of_huge_pages(),
             caps,
             kind,
             degrees,
@@ -109,9 +111,11 @@ impl<'a> Window<'a> {
         }
         self.noted.answered += u64::from(touch.any() && !page.is_backed_off());
         self.samples.take(page, touch.any());
-        if page.observe(self.settings, self.caps, self.kind, touch)
-            || self.samples.draw(page, address)
-        {
+        let settings = match bytes > self.page_bytes {
+            true => &self.of_huge_pages,
+            false => self.settings,
+        };
+        if page.observe(settings, self.caps, self.kind, touch) || self.samples.draw(page, address) {
             push(&mut self.noted.rearm, address, address + bytes);
         }
         self.count(page, address, bytes);
