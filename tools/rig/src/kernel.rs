@@ -207,6 +207,12 @@ pub struct Kernel {
 }
 
 impl Kernel {
+    /// Its version, as `7.3.4`.
+    pub fn version(&self) -> &str {
+        let end = self.release.find(['-', '+']);
+        &self.release[..end.unwrap_or(self.release.len())]
+    }
+
     /// The kernel itself, a bzImage.
     pub fn image(&self) -> &Path {
         &self.image

@@ -21,6 +21,7 @@ mod doorbell;
 mod engine;
 pub mod guest;
 mod initrd;
+pub mod inner;
 mod jobs;
 pub mod kernel;
 pub mod libgc;
