@@ -23,6 +23,7 @@ mod python;
 pub mod shadow;
 pub mod subpage;
 pub mod tier_agent;
+pub mod tier_guests;
 pub mod trees;
 pub mod vm_bench;
 pub mod vm_programs;

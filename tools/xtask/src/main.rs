@@ -32,7 +32,7 @@ use pagetrail_steps::steps::NotHere;
 use pagetrail_steps::{steps, tally, victims};
 use pagetrail_suites::{
     arm64, checkpointer, collector, exact, kvm, model, ooh, posix, shadow, subpage, tier_agent,
-    trees, vm_bench, vm_programs, vm_units,
+    tier_guests, trees, vm_bench, vm_programs, vm_units,
 };
 
 const USAGE: &str = "\
@@ -63,6 +63,10 @@ usage: cargo xtask TASK
                    and a guest, with AMD's nested paging
   tier-agent       'tier agent' in a guest whose kernel reports accesses, asked from this machine:
                    the pages that a program there uses, found in the guest's process; part of 'test'
+  tier-guests [WORD]
+                   guests of KVM with Linux under 'tier run', in a guest with two memory nodes: an
+                   agent by vsock, hot sets that move, huge pages, a reboot, deaths of agent, guest
+                   and daemon; WORD selects tests by their names
   kvm [paging|suites]
                    'compare kvm' with a real guest, in a guest with nested virtualization: MemoryMotion
                    and a web server, their results, exits and counters; paging: both in kvm and in
@@ -213,6 +217,12 @@ fn run(args: &[String]) -> Result<ExitCode> {
             steps.run("an agent of tiering in a guest", || tier_agent::run(&repo));
             steps.finish()
         }
+        "tier-guests" => {
+            let mut steps = steps::Steps::default();
+            let only = rest.first().map(String::as_str);
+            steps.run("guests under tiering", || tier_guests::run(&repo, only));
+            steps.finish()
+        }
         "kvm" => {
             let mut steps = steps::Steps::default();
             match rest {
@@ -340,7 +350,9 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
             rest.get(if is_of_programs { 3 } else { 2 })
         }
         "bench" if rest.first().is_some_and(|arg| arg == "ooh") => rest.get(2),
-        "generate" | "bench" | "posix" | "reproduce" | "shadow" | "kvm" => rest.get(1),
+        "generate" | "bench" | "posix" | "tier-guests" | "reproduce" | "shadow" | "kvm" => {
+            rest.get(1)
+        }
         "restore" => rest.get(2),
         _ => rest.first(),
     }

@@ -6,6 +6,7 @@ pub(crate) mod beside;
 pub(crate) mod cgroup;
 pub(crate) mod ending;
 pub(crate) mod guest;
+pub(crate) mod inner;
 pub(crate) mod recording;
 pub(crate) mod running;
 pub(crate) mod subpage;
