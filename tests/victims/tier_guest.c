@@ -1,16 +1,17 @@
 /* In a guest: a program whose hot pages move by an order, and which knows what all its memory holds:
  * tier_guest small|huge MIB PORT AGENT. PORT is a serial port, by which it is given orders, one byte each:
  *
- *   0, 1  the hot set is this one from now on
- *   i     no page is touched until the next order
- *   c     all memory is checked: "fine PASSES", or "wrong" and what, after which it ends with 1
- *   r     as c, then the program ends with 3
- *   k     the process AGENT is killed
+ *   0, 1, 2  the hot set is this one from now on
+ *   i        no page is touched until the next order
+ *   c        all memory is checked: "fine PASSES", or "wrong" and what, after which it ends with 1
+ *   r        as c, then the program ends with 3
+ *   k        the process AGENT is killed
  *
  * Each order is answered by a line. At the start stand lines "memory PAGE FRAME COUNT": COUNT pages of its memory, from its page PAGE on,
- * are in guest-physical pages from FRAME on; and "ready". Of small pages, every fourth of the first half is in hot set 0, and of the second
- * half in hot set 1; of huge ones, the second eighth of memory is hot set 0, and the third hot set 1. In each pass the first word of each
- * page of the hot set is read, which must be the number of passes of its set, and written; every other page has a stamp. */
+ * are in guest-physical pages from FRAME on; and "ready". Of small pages, every fourth of the first third is in hot set 0, of the second
+ * third in hot set 1, and so on; of huge ones, the second eighth of memory is hot set 0, the third hot set 1, and so on. In each pass the
+ * first word of each page of the hot set is read, which must be the number of passes of its set, and written; every other page has a
+ * stamp. */
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,12 +23,12 @@
 #include <termios.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, HUGE_PAGES = 512, STEP = 4, PART = 8 };
+enum { PAGE = 4096, HUGE_PAGES = 512, STEP = 4, PART = 8, SETS = 3 };
 
 static int huge, port;
 static long pages;
 static uint8_t *memory;
-static uint32_t passes[2];
+static uint32_t passes[SETS];
 
 static uint32_t *word(long page) {
     return (uint32_t *)(memory + page * PAGE);
@@ -36,12 +37,12 @@ static uint32_t *word(long page) {
 /* Which hot set a page is of, or -1: each has an eighth of all pages, or of huge pages. */
 static int set_of(long page) {
     if (!huge) {
-        long part = page / (pages / 2);
-        return page % STEP == 0 && part < 2 ? (int)part : -1;
+        long part = page / (pages / SETS);
+        return page % STEP == 0 && part < SETS ? (int)part : -1;
     }
     long each = pages / HUGE_PAGES / PART, number = page / HUGE_PAGES;
     /* Not at the beginning of memory. */
-    return number < each || number >= 3 * each ? -1 : (int)(number / each) - 1;
+    return number < each || number >= (SETS + 1) * each ? -1 : (int)(number / each) - 1;
 }
 
 static uint32_t stamp(long page) {
@@ -67,7 +68,7 @@ static void check(void) {
         if (*word(page) != (set < 0 ? stamp(page) : passes[set]) || last != stamp(page)) wrong(page);
     }
     char line[100];
-    snprintf(line, sizeof line, "fine %u\n", passes[0] + passes[1]);
+    snprintf(line, sizeof line, "fine %u\n", passes[0] + passes[1] + passes[2]);
     say(line);
 }
 
@@ -127,9 +128,14 @@ int main(int argc, char **argv) {
         struct pollfd orders = {.fd = port, .events = POLLIN};
         char order = 0;
         if (poll(&orders, 1, set < 0 ? -1 : 2) > 0 && read(port, &order, 1) != 1) return 2;
-        if (order == '0' || order == '1' || order == 'i') {
-            set = order == 'i' ? -1 : order - '0';
-            say(order == 'i' ? "idle\n" : order == '0' ? "hot 0\n" : "hot 1\n");
+        if (order == 'i') {
+            set = -1;
+            say("idle\n");
+        } else if (order >= '0' && order < '0' + SETS) {
+            char line[] = "hot 0\n";
+            set = order - '0';
+            line[4] = order;
+            say(line);
         } else if (order == 'c' || order == 'r') {
             check();
             if (order == 'r') {

@@ -20,6 +20,8 @@ use super::running::Running;
 pub(crate) const PAGE: u64 = 4096;
 /// Of one emulated guest among several, on a busy machine; also for one answer.
 const BOOT_MAX: Duration = Duration::from_secs(600);
+/// Hot sets that the program has.
+const SETS: u64 = 3;
 /// Where the agent listens.
 pub(crate) const PORT: u32 = 9466;
 
@@ -196,10 +198,11 @@ impl Inner {
     fn set_of(&self, page: u64) -> Option<u64> {
         let all = self.program_pages;
         if !self.huge {
-            return (page.is_multiple_of(4)).then_some(page / (all / 2));
+            let part = page / (all / SETS);
+            return (page.is_multiple_of(4) && part < SETS).then_some(part);
         }
         let part = page / (all / 8);
-        (1..3).contains(&part).then(|| part - 1)
+        (1..=SETS).contains(&part).then(|| part - 1)
     }
 
     /// Where the pages of a hot set are in the monitor, or those of none.
