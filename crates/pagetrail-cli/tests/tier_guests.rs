@@ -26,6 +26,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
+/// How long the kernel waits until it looks for huge pages again.
+const KHUGEPAGED: &str = "/sys/kernel/mm/transparent_hugepage/khugepaged/scan_sleep_millisecs";
 /// For anything but a boot, in emulation on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(600);
 /// Which part of a hot set must be in fast memory.
@@ -97,8 +99,14 @@ impl Seen {
 
 impl Scene {
     fn new(directory: tempfile::TempDir, name: &'static str, in_pool: bool) -> Self {
-        // The guest around is there for these tests alone, and its kernel would move pages, too.
-        fs::write("/proc/sys/kernel/numa_balancing", "0").expect("root in a guest");
+        // The guest around is there for these tests alone, and its kernel would move pages, too:
+        // by their accesses, and to make huge ones of small ones.
+        for (file, value) in [
+            ("/proc/sys/kernel/numa_balancing", "0"),
+            (KHUGEPAGED, "3600000"),
+        ] {
+            fs::write(file, value).expect("root in a guest");
+        }
         Self {
             directory,
             name,

@@ -47,6 +47,21 @@ pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &st
     fs::write(&path, text).with_context(cannot)
 }
 
+/// The list `field` of a recording; an empty one where there is none yet.
+pub fn list(repo: &Repo, name: &str, field: &str) -> Result<Vec<Value>> {
+    let path = repo.root.join(RESULTS).join(name);
+    let cannot = || path.display().to_string();
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    let text = fs::read_to_string(&path).with_context(cannot)?;
+    let mut recording: Value = serde_json::from_str(&text).with_context(cannot)?;
+    Ok(match recording[field].take() {
+        Value::Array(known) => known,
+        _ => Vec::new(),
+    })
+}
+
 /// The list `field` of a recording with `result` in it, in the place of the one that has the same
 /// values of `keys`, or at the end. There need not be a recording yet.
 pub fn merged(
@@ -56,16 +71,7 @@ pub fn merged(
     result: Value,
     keys: &[&str],
 ) -> Result<Vec<Value>> {
-    let path = repo.root.join(RESULTS).join(name);
-    let cannot = || path.display().to_string();
-    let mut list = Vec::new();
-    if path.exists() {
-        let text = fs::read_to_string(&path).with_context(cannot)?;
-        let mut recording: Value = serde_json::from_str(&text).with_context(cannot)?;
-        if let Value::Array(known) = recording[field].take() {
-            list = known;
-        }
-    }
+    let mut list = list(repo, name, field)?;
     let same = |other: &Value| keys.iter().all(|key| other[*key] == result[*key]);
     match list.iter().position(same) {
         Some(at) => list[at] = result,

@@ -26,13 +26,16 @@ const SERIES: &str = "7.x";
 const MEMORY_MIB: u32 = 3072;
 /// In emulation, on a busy machine, several guests boot.
 const TIMEOUT: Duration = Duration::from_secs(5400);
+/// What the tests note.
+const RECORDING: &str = "tier_guests.json";
+const COMMAND: &str = "cargo xtask tier-guests";
 /// The test program.
 const TEST: &str = "tier_guests";
 /// The guests' only device besides serial ports.
 const MODULES: &[&str] = &["vmw_vsock_virtio_transport"];
 
-/// Runs the tests of guests of guests, or those whose names have a word in them. What all of them
-/// note is kept.
+/// Runs the tests of guests of guests, or those whose names have a word in them, and keeps what
+/// they note.
 pub fn run(repo: &Repo, only: Option<&str>) -> Result<Outcome> {
     let test = build_test(repo)?;
     let dir = repo.target.join("tier-guests");
@@ -70,27 +73,25 @@ pub fn run(repo: &Repo, only: Option<&str>) -> Result<Outcome> {
     };
     let end = rig.run(&kernel, &machine, &job, &mut guest::print_bytes)?;
     ensure!(end == End::Exited(0), "in the {}: {end:?}", place(series));
-    if only.is_none() {
-        keep(repo, &rig, &kernel)?;
-    }
+    keep(repo, &rig, &kernel)?;
     Ok(Outcome::Passed)
 }
 
-/// Keeps what the tests have noted, a line for each guest and step.
+/// Keeps what the tests have noted, a line for each guest and step, and of tests that were not run
+/// what they had.
 fn keep(repo: &Repo, rig: &Rig, kernel: &Kernel) -> Result<()> {
     let path = Guest::out(rig.dir()).join("figures");
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let lines = text.lines().map(serde_json::from_str::<Value>);
-    let steps: Vec<Value> = lines.collect::<Result<_, _>>()?;
+    let fresh: Vec<Value> = lines.collect::<Result<_, _>>()?;
+    let mut steps = recordings::list(repo, RECORDING, "steps")?;
+    steps.retain(|step| fresh.iter().all(|other| other["test"] != step["test"]));
+    steps.extend(fresh);
+    // Stable: a test's steps stay in their order.
+    steps.sort_by_key(|step| step["test"].to_string());
     let document = json!({"kernel": kernel.version(), "steps": steps});
     let text = format!("{document:#}\n");
-    recordings::keep(
-        repo,
-        "tier_guests.json",
-        text.as_bytes(),
-        Place::Guest,
-        "cargo xtask tier-guests",
-    )
+    recordings::keep(repo, RECORDING, text.as_bytes(), Place::Guest, COMMAND)
 }
 
 /// What the RAM disk has: the command without symbols, which each guest would keep in memory, and
