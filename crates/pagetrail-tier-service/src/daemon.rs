@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use pagetrail_endpoint::Endpoint;
 use pagetrail_report::words;
 use pagetrail_tier::source::Source;
-use pagetrail_tier::{Demand, Error, Pool, Tiers, nodes};
+use pagetrail_tier::{Demand, Error, Moves, Pool, Tiers, nodes};
 
 use crate::config::{Config, Mode, Slow, SourceKind};
 use crate::find;
@@ -122,10 +122,13 @@ impl Daemon {
                 None => "tasks wait less for memory: pages are moved again".into(),
             });
         }
-        let hold = above.is_some();
+        let moves = match above {
+            Some(_) => Moves::Held,
+            None => Moves::CarriedOut,
+        };
         self.held = above;
         let processes = self.kept.iter_mut().flat_map(|kept| &mut kept.processes);
-        processes.for_each(|process| process.hold_moves(hold));
+        processes.for_each(|process| process.set_moves(moves));
     }
 
     /// How long a window is.

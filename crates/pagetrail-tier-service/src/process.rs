@@ -7,7 +7,7 @@ use pagetrail_report::size::Size;
 use pagetrail_report::words;
 use pagetrail_tier::mover::{DryRun, Mover, NodeMover, NodeOptions, SwapMover};
 use pagetrail_tier::source::Source;
-use pagetrail_tier::{Demand, Error, TierLoop, TierLoopOptions};
+use pagetrail_tier::{Demand, Error, Moves, TierLoop, TierLoopOptions};
 
 use crate::agent::{self, AgentAddress};
 use crate::config::{Config, Memory, Slow, Target};
@@ -234,8 +234,8 @@ impl Process {
     }
 
     /// Holds its moves, or lets them go on.
-    pub(crate) fn hold_moves(&mut self, hold: bool) {
-        self.tier_loop.hold_moves(hold);
+    pub(crate) fn set_moves(&mut self, moves: Moves) {
+        self.tier_loop.set_moves(moves);
     }
 
     /// Takes other settings, and begins a period with the next turn.

@@ -31,4 +31,4 @@ pub use policy::settings::{Ranking, Settings, SettingsError};
 pub use policy::table::{Place, Run};
 pub use policy::{Demand, Noted, Policy, Sample, SourceCaps, Usage};
 pub use sys::nodes::{Node, nodes};
-pub use tier_loop::{TierLoop, TierLoopOptions, Totals, WindowReport};
+pub use tier_loop::{Moves, TierLoop, TierLoopOptions, Totals, WindowReport};

@@ -30,6 +30,15 @@ pub struct TierLoopOptions {
     pub timeout: Option<Duration>,
 }
 
+/// What becomes of the moves that are planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moves {
+    /// They are carried out.
+    CarriedOut,
+    /// None is: each window reports what it would have moved.
+    Held,
+}
+
 /// What happened in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowReport {
@@ -46,7 +55,7 @@ pub struct WindowReport {
     pub promoted_bytes: u64,
     /// Bytes moved out of it.
     pub demoted_bytes: u64,
-    /// Bytes that the plan would have moved while [moves were held](TierLoop::hold_moves).
+    /// Bytes that the plan would have moved while [moves were held](TierLoop::set_moves).
     pub held_bytes: u64,
     /// Hot bytes for which fast memory has no room.
     pub left_out_bytes: u64,
@@ -100,7 +109,7 @@ pub struct TierLoop {
     capacity: u64,
     timeout: Option<Duration>,
     /// Whether plans are made and not carried out.
-    holds_moves: bool,
+    moves: Moves,
     /// Whether the current window is a probe, which samples few pages.
     probing: bool,
     /// Whether the current period is tracked.
@@ -132,7 +141,7 @@ impl TierLoop {
             clock: Clock::default(),
             capacity: options.capacity,
             timeout: options.timeout,
-            holds_moves: false,
+            moves: Moves::CarriedOut,
             probing: false,
             tracking: false,
             in_period: 0,
@@ -256,9 +265,9 @@ impl TierLoop {
         if self.in_period.is_multiple_of(every) {
             let plan = self.policy.plan(self.capacity);
             policy_time += deciding.elapsed();
-            let moved = match self.holds_moves {
-                false => self.carry_out(&plan, &mut report),
-                true => self.hold(&plan, &mut report),
+            let moved = match self.moves {
+                Moves::CarriedOut => self.carry_out(&plan, &mut report),
+                Moves::Held => self.hold(&plan, &mut report),
             };
             // A page that moves may lose its write-protection, or be accessed before it is
             // protected again.
@@ -386,9 +395,9 @@ impl TierLoop {
         self.capacity = bytes;
     }
 
-    /// Holds all moves, or carries plans out again. Sampling and planning go on.
-    pub fn hold_moves(&mut self, hold: bool) {
-        self.holds_moves = hold;
+    /// Says what becomes of plans from now on. Sampling and planning go on in any case.
+    pub fn set_moves(&mut self, moves: Moves) {
+        self.moves = moves;
     }
 
     /// Returns the fast memory that the target may use, in bytes.

@@ -8,7 +8,7 @@ use pagetrail_tier::simulate::{
     Accesses, Machine, Outcome, Prices, Program, Recorded, Report, RunOptions, Workload,
     WorkloadKind, run,
 };
-use pagetrail_tier::{Ranking, Settings, TierLoop, TierLoopOptions};
+use pagetrail_tier::{Moves, Ranking, Settings, TierLoop, TierLoopOptions};
 
 const PAGES: usize = 20_000;
 const SEEDS: [u64; 2] = [7, 8];
@@ -299,7 +299,7 @@ fn held_moves_wait() {
     };
     let source = Box::new(machine.source(Report::Accesses));
     let mut tier_loop = TierLoop::new(source, Box::new(machine.mover()), options).unwrap();
-    tier_loop.hold_moves(true);
+    tier_loop.set_moves(Moves::Held);
     assert!(tier_loop.begin_period().unwrap());
     let mut window = |tier_loop: &mut TierLoop| {
         machine.touch(&workload.run().unwrap());
@@ -313,7 +313,7 @@ fn held_moves_wait() {
         assert!(report.failures.is_empty(), "{report:?}");
     }
     assert_eq!(machine.bill().moved, 0);
-    tier_loop.hold_moves(false);
+    tier_loop.set_moves(Moves::CarriedOut);
     let report = window(&mut tier_loop);
     assert_eq!(report.held_bytes, 0);
     assert!(report.promoted_bytes > 0, "{report:?}");
