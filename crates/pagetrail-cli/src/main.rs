@@ -18,6 +18,7 @@ use clap::{CommandFactory, FromArgMatches};
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
+    pagetrail_vm::resume();
     if commands::compare::is_first_process() {
         return commands::compare::first_process();
     }

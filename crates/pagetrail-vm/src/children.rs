@@ -41,7 +41,10 @@ impl Guest {
         processor.bind_to_this_thread();
         self.is_vforked = false;
         self.run_state.bind_to_this_thread();
-        self.descriptors = Arc::new(Mutex::new(own_descriptors(&vm, &processor)));
+        let mut descriptors = own_descriptors(&vm, &processor);
+        descriptors.extend(self.follow.iter().flat_map(|follow| follow.descriptors()));
+        descriptors.sort_unstable();
+        self.descriptors = Arc::new(Mutex::new(descriptors));
         self.threads = Arc::new(threads_of_one(&self.run_state, &processor));
         self.processor = processor;
         self.vm = Arc::new(vm);
@@ -76,6 +79,8 @@ impl Guest {
         self.recording = recording;
         self.signals = signals;
         self.is_vforked = was_vforked;
+        // What the child has executed a program with.
+        self.executing = None;
         signal::discard_pending();
         pid
     }

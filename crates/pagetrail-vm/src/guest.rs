@@ -11,6 +11,7 @@ use kvm_bindings::kvm_regs;
 
 use crate::calls::{self, Next, own};
 use crate::error::{Error, Result};
+use crate::follow::{self, Executing, Follow};
 use crate::memory::{Memory, Resolved, SYSTEM_BASE};
 use crate::processor::fault::{Exception, Fault};
 use crate::processor::{Processor, Stop, cpuid, entry};
@@ -53,6 +54,10 @@ pub(crate) struct Guest {
     pub(crate) cleared_at_end: u64,
     /// Whether this is a child of `vfork(2)`: another process, on its parent's vCPU.
     pub(crate) is_vforked: bool,
+    /// Present where executed programs become guests.
+    pub(crate) follow: Option<Arc<Follow>>,
+    /// Present while a program is being executed so.
+    pub(crate) executing: Option<Box<Executing>>,
 }
 
 /// What the program has stopped for.
@@ -97,7 +102,12 @@ pub(crate) fn own_descriptors(vm: &Vm, processor: &Processor) -> Vec<RawFd> {
 impl Guest {
     /// Creates a machine without a program.
     pub(crate) fn new(log: Log) -> Result<Self> {
-        let vm = Vm::create(log)?;
+        Self::on(Vm::create(log)?)
+    }
+
+    /// Creates a machine without a program on a virtual machine.
+    pub(crate) fn on(vm: Vm) -> Result<Self> {
+        let log = vm.log();
         let bits = cpuid::physical_bits(&vm.supported_cpuid()?);
         let mut memory = Memory::new(&vm, bits)?;
         let mut processor = Processor::add(&vm, &mut memory, 0)?;
@@ -128,6 +138,8 @@ impl Guest {
             path: Path::new("").into(),
             cleared_at_end: 0,
             is_vforked: false,
+            follow: None,
+            executing: None,
         })
     }
 
@@ -147,7 +159,22 @@ impl Guest {
             descriptors: self.descriptors.clone(),
             cleared_at_end: 0,
             is_vforked: false,
+            follow: self.follow.clone(),
+            executing: None,
         }
+    }
+
+    /// Makes programs that this one executes guests.
+    pub(crate) fn set_follow(&mut self, follow: Follow) {
+        self.reserve(follow.descriptors());
+        self.follow = Some(Arc::new(follow));
+    }
+
+    /// Keeps descriptors from the program.
+    pub(crate) fn reserve(&self, more: impl Iterator<Item = RawFd>) {
+        let mut descriptors = locked(&self.descriptors);
+        descriptors.extend(more);
+        descriptors.sort_unstable();
     }
 
     /// Adds a vCPU, whose writes are logged if the program is recorded.
@@ -157,9 +184,7 @@ impl Guest {
             let ring = processor.take_ring();
             ring.into_iter().for_each(|ring| log.add_ring(ring));
         }
-        let mut descriptors = locked(&self.descriptors);
-        descriptors.push(processor.descriptor());
-        descriptors.sort_unstable();
+        self.reserve([processor.descriptor()].into_iter());
         Ok(processor)
     }
 
@@ -167,10 +192,7 @@ impl Guest {
     pub(crate) fn serve_rounds(&mut self, link: RawFd) -> Result<()> {
         let link =
             Arc::new(GuestEnd::adopt(link).map_err(Error::system("duplicate a descriptor"))?);
-        let mut descriptors = locked(&self.descriptors);
-        descriptors.push(link.descriptor());
-        descriptors.sort_unstable();
-        drop(descriptors);
+        self.reserve([link.descriptor()].into_iter());
         let Some(recording) = &mut self.recording else {
             return Ok(());
         };
@@ -193,7 +215,7 @@ impl Guest {
     pub(crate) fn load(&mut self, found: &program::Found, environment: &[OsString]) -> Result<()> {
         trial::offer_vdso(self)?;
         let loaded = program::load(&mut self.memory(), found, environment)?;
-        let path = std::fs::canonicalize(&found.path);
+        let path = follow::path_of(&found.file);
         self.path = path.unwrap_or_else(|_| found.path.clone()).into();
         self.memory().auxiliary = program::auxiliary::above(loaded.stack_pointer);
         self.begin_at(loaded.entry, loaded.stack_pointer);
@@ -420,7 +442,7 @@ impl Guest {
     }
 
     /// Sends a round, if a recorder is connected.
-    fn send_round(&self, kind: MessageKind) -> Result<()> {
+    pub(crate) fn send_round(&self, kind: MessageKind) -> Result<()> {
         if let Some(Recording {
             log,
             link: Some(link),

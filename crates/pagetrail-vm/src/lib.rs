@@ -31,6 +31,8 @@ pub mod check;
 #[cfg(target_arch = "x86_64")]
 mod children;
 #[cfg(target_arch = "x86_64")]
+mod follow;
+#[cfg(target_arch = "x86_64")]
 mod guest;
 #[cfg(target_arch = "x86_64")]
 mod memory;
@@ -65,11 +67,15 @@ pub use rounds::source::GuestSource;
 pub use rounds::strategy::UnitStrategy;
 
 #[cfg(target_arch = "x86_64")]
+use follow::Follow;
+#[cfg(target_arch = "x86_64")]
+pub use follow::resume;
+#[cfg(target_arch = "x86_64")]
 use guest::Guest;
 #[cfg(not(target_arch = "x86_64"))]
-pub use refused::check;
-#[cfg(not(target_arch = "x86_64"))]
 use refused::{Log, become_one, best_log, rounds};
+#[cfg(not(target_arch = "x86_64"))]
+pub use refused::{check, resume};
 #[cfg(target_arch = "x86_64")]
 use sys::kvm::{self, Log};
 
@@ -86,7 +92,8 @@ const RING_BYTES: usize = 1 << 20;
 pub struct Settings {
     /// The most bytes of writable memory that the program may have, its stack included. Memory that
     /// is only reserved does not count. Mappings beyond the limit fail with `ENOMEM`. A forked
-    /// child may have as much again, and a program executed by `execve(2)` any amount.
+    /// child may have as much again, and a program executed by `execve(2)` any amount, or as much
+    /// where it is followed.
     pub memory_bytes_max: Option<u64>,
     /// Environment variables to add to, or replace in, this process's environment.
     pub variables: Vec<(OsString, OsString)>,
@@ -94,6 +101,10 @@ pub struct Settings {
     /// sets in page tables. Every page then has its own entry there. [`check::try_accesses`] says
     /// whether this machine's KVM sets these bits.
     pub accesses: bool,
+    /// Whether programs executed by `execve(2)` become guests, too, instead of running natively.
+    /// The program that sets this must call [`resume`] first in its `main`, since the process
+    /// executes it again.
+    pub follow: bool,
 }
 
 /// Turns this process into the program, with its descriptors, its directory, its PID, and its exit
@@ -146,6 +157,9 @@ fn become_one(
     sys::child::reset_signals();
     let mut guest = Guest::new(log)?;
     guest.memory().bytes_max = settings.memory_bytes_max;
+    if settings.follow {
+        guest.set_follow(Follow::begin(settings)?);
+    }
     if let Some(log) = guest.log().filter(|_| settings.accesses) {
         log.track_accesses(&mut guest.memory());
     }

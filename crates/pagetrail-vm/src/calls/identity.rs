@@ -57,6 +57,12 @@ pub(super) fn perform(guest: &Guest, call: &Call) -> Option<i64> {
     }
 }
 
+/// Whether a call names the program's file as one about the process (`/proc/self/exe`).
+pub(crate) fn is_own_program(call: &Call) -> bool {
+    let path = table::row(call.number).followed_path(&call.arguments);
+    path.and_then(|path| own_file(call, path)) == Some(Own::Program)
+}
+
 /// The file about the program that a call names.
 fn own_file(call: &Call, path: table::Path) -> Option<Own> {
     let directory = path.directory.map(|argument| call.arguments[argument]);

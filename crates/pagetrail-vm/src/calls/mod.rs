@@ -24,6 +24,8 @@ pub(crate) mod table;
 mod threads;
 mod written;
 
+pub(crate) use identity::is_own_program;
+
 use crate::error::Result;
 use crate::guest::Guest;
 use crate::memory::pages_around;

@@ -2,7 +2,7 @@
 //!
 //! A child of `fork(2)` runs in its own virtual machine, over its copy of the memory. A child of
 //! `vfork(2)` runs on this thread's vCPU while the thread waits, as the kernel has it. Another
-//! program (`execve(2)`) runs natively. [`super::threads`] has the part of `clone(2)` that is about
+//! program (`execve(2)`) runs natively, unless it is followed ([`crate::follow`]). [`super::threads`] has the part of `clone(2)` that is about
 //! threads.
 
 use std::convert::Infallible;
@@ -12,6 +12,7 @@ use kvm_bindings::kvm_regs;
 
 use super::{Next, identity, threads};
 use crate::error::Result;
+use crate::follow;
 use crate::guest::Guest;
 use crate::processor::Saved;
 use crate::rounds::link::MessageKind;
@@ -358,8 +359,12 @@ pub(super) fn unshare(guest: &Guest, made: &Call) -> i64 {
     call(libc::SYS_unshare, &[flags & !(apart as u64)])
 }
 
-/// `execve(2)`, which ends the virtual machine where it succeeds.
+/// `execve(2)`, which ends the virtual machine where it succeeds. The program is a guest again if
+/// it is followed.
 pub(super) fn execute(guest: &mut Guest, made: &Call) -> Result<i64> {
+    if let Some(result) = follow::execute(guest, made)? {
+        return Ok(result);
+    }
     let stopped = guest.send_round_stopped(MessageKind::PreExec)?;
     // The new program has no handler for kicks.
     signal::set_exact_mask(guest.signals.mask);

@@ -11,9 +11,9 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 
 /// How many scripts may name each other as interpreters, as under Linux.
-const DEPTH_MAX: usize = 5;
+pub(crate) const DEPTH_MAX: usize = 5;
 /// The part of the first line that Linux reads, in bytes.
-const LINE_BYTES: usize = 256;
+pub(crate) const LINE_BYTES: usize = 256;
 
 /// The file to load, and its arguments.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ fn in_path(name: &OsStr, search: Option<&OsStr>) -> io::Result<PathBuf> {
 }
 
 /// The interpreter and its argument in a script's first line.
-fn interpreter(line: &[u8]) -> Option<(PathBuf, Option<OsString>)> {
+pub(crate) fn interpreter(line: &[u8]) -> Option<(PathBuf, Option<OsString>)> {
     let line = line.strip_prefix(b"#!")?;
     let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
     let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t'));

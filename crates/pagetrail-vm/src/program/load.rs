@@ -112,21 +112,8 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> Error {
 /// choose.
 fn map(memory: &mut Memory, file: &File, path: &Path, anywhere: u64) -> Result<Image> {
     let no_program = || failed(path)(Errno::NOEXEC.into());
-    let mut header = [0; FILE_HEADER];
-    let read = file.read_exact_at(&mut header, 0);
-    let elf = read
-        .ok()
-        .and_then(|()| Elf::parse(&header))
-        .ok_or_else(no_program)?;
-    let mut headers = vec![0; elf.headers_bytes().ok_or_else(no_program)?];
-    file.read_exact_at(&mut headers, elf.headers_at)
-        .map_err(failed(path))?;
-    let segments = Segment::parse_all(&headers);
-
+    let (elf, segments) = headers(file).map_err(failed(path))?;
     let loaded = || segments.iter().filter(|segment| segment.is_loaded());
-    if !loaded().all(Segment::is_mappable) {
-        return Err(no_program());
-    }
     let start = loaded().map(|segment| segment.address & !(PAGE - 1)).min();
     let end = loaded()
         .filter_map(|segment| segment.address.checked_add(segment.memory_bytes))
@@ -154,25 +141,60 @@ fn map(memory: &mut Memory, file: &File, path: &Path, anywhere: u64) -> Result<I
     let headers = first.map_or(0, |segment| {
         bias.wrapping_add(segment.address + elf.headers_at - segment.offset)
     });
-    let interpreter = segments.iter().find(|segment| segment.is_interpreter());
-    let interpreter = interpreter.map(|segment| {
-        let mut path = vec![0; segment.file_bytes.min(4096) as usize];
-        file.read_exact_at(&mut path, segment.offset)?;
-        path.truncate(
-            path.iter()
-                .position(|byte| *byte == 0)
-                .unwrap_or(path.len()),
-        );
-        Ok(path)
-    });
+    let interpreter = interpreter(file, &segments).map_err(failed(path))?;
     Ok(Image {
         elf,
         bias,
         headers,
         end: end.wrapping_add(bias),
         executable_stack: segments.iter().any(Segment::wants_executable_stack),
-        interpreter: interpreter.transpose().map_err(failed(path))?,
+        interpreter,
     })
+}
+
+/// Reads the headers of a program, all of whose parts can be mapped.
+fn headers(file: &File) -> io::Result<(Elf, Vec<Segment>)> {
+    let no_program = || io::Error::from(Errno::NOEXEC);
+    let mut header = [0; FILE_HEADER];
+    let read = file.read_exact_at(&mut header, 0);
+    let elf = read.ok().and_then(|()| Elf::parse(&header));
+    let elf = elf.ok_or_else(no_program)?;
+    let mut headers = vec![0; elf.headers_bytes().ok_or_else(no_program)?];
+    file.read_exact_at(&mut headers, elf.headers_at)?;
+    let segments = Segment::parse_all(&headers);
+    let mut loaded = segments.iter().filter(|segment| segment.is_loaded());
+    match loaded.all(Segment::is_mappable) {
+        true => Ok((elf, segments)),
+        false => Err(no_program()),
+    }
+}
+
+/// Reads the path of a program's interpreter, if it has one.
+fn interpreter(file: &File, segments: &[Segment]) -> io::Result<Option<Vec<u8>>> {
+    let Some(segment) = segments.iter().find(|segment| segment.is_interpreter()) else {
+        return Ok(None);
+    };
+    let mut path = vec![0; segment.file_bytes.min(4096) as usize];
+    file.read_exact_at(&mut path, segment.offset)?;
+    let end = path.iter().position(|byte| *byte == 0);
+    path.truncate(end.unwrap_or(path.len()));
+    Ok(Some(path))
+}
+
+/// Whether a file is a program that can be loaded, as far as its headers say, and its interpreter
+/// is there.
+pub(crate) fn is_loadable(file: &File) -> bool {
+    let Ok((_, segments)) = headers(file) else {
+        return false;
+    };
+    match interpreter(file, &segments) {
+        Ok(None) => true,
+        Ok(Some(path)) => {
+            let interpreter = File::open(Path::new(OsStr::from_bytes(&path)));
+            interpreter.is_ok_and(|interpreter| headers(&interpreter).is_ok())
+        }
+        Err(_) => false,
+    }
 }
 
 fn map_segment(memory: &mut Memory, file: &File, segment: &Segment, bias: u64) -> io::Result<()> {

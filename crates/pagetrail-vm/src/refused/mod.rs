@@ -30,6 +30,9 @@ pub(crate) fn become_one(
     Err(Error::Processor)
 }
 
+/// Returns at once: there is no guest that could have executed a program.
+pub fn resume() {}
+
 /// Says for each question that there is no guest on this processor.
 pub mod check {
     use crate::error::{Error, Result};

@@ -4,11 +4,13 @@
     reason = "processes that go on in the middle of a function"
 )]
 
-use std::ffi::{c_int, c_void};
+use std::convert::Infallible;
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use super::signal;
+use super::{descriptors, signal};
 
 /// The length of the stack on which the machine runs a child of `vfork(2)` until that executes
 /// another program.
@@ -96,17 +98,27 @@ pub(crate) fn spawn_quiet(name: &str, body: impl FnOnce() + Send + 'static) -> i
 /// `main`, whatever it was.
 static IGNORED_PIPE: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn look_at_pipe() {
+/// A bit for each of the first three descriptors that was closed when this process started. Rust's
+/// runtime opens /dev/null in their place.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+
+extern "C" fn look_around() {
+    for number in 0..3 {
+        // SAFETY: fcntl(2) takes integers only, and rejects a number that is not open.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
+            CLOSED.fetch_or(1 << number, Ordering::Relaxed);
+        }
+    }
     let ignored = libc::SIG_IGN as u64;
     let is_ignored = signal::action_now(libc::SIGPIPE as u32) == ignored;
     IGNORED_PIPE.store(is_ignored, Ordering::Relaxed);
 }
 
 // SAFETY: the C library calls the functions in .init_array before `main`, by the C calling
-// convention. This one makes a system call and stores a byte, which needs no runtime.
+// convention. This one makes system calls and stores bytes, which needs no runtime.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEFORE_RUNTIME: extern "C" fn() = look_at_pipe;
+static BEFORE_RUNTIME: extern "C" fn() = look_around;
 
 /// Restores the actions that this process was executed with, where Rust's runtime has changed them:
 /// that of `SIGPIPE` always, those of faults where they were not ignored.
@@ -121,6 +133,39 @@ pub(crate) fn reset_signals() {
         // SAFETY: SIG_IGN and SIG_DFL run no code of this process.
         unsafe { libc::signal(signal, action) };
     }
+}
+
+/// Closes those of the first three descriptors again that this process was started without.
+pub(crate) fn close_standard_descriptors_again() {
+    let closed = CLOSED.load(Ordering::Relaxed);
+    for number in (0..3).filter(|number| closed & 1 << number != 0) {
+        descriptors::close_inherited(number);
+    }
+}
+
+/// Executes a program in this process.
+pub(crate) fn execute(
+    file: &impl AsRawFd,
+    arguments: &[CString],
+    environment: &[CString],
+) -> io::Result<Infallible> {
+    let pointers = |texts: &[CString]| -> Vec<*const c_char> {
+        let pointers = texts.iter().map(|text| text.as_ptr());
+        pointers.chain([std::ptr::null()]).collect()
+    };
+    let (arguments, environment) = (pointers(arguments), pointers(environment));
+    // SAFETY: both lists end with a null pointer, and they and their texts outlive the call.
+    unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            arguments.as_ptr(),
+            environment.as_ptr(),
+            libc::AT_EMPTY_PATH,
+        )
+    };
+    Err(io::Error::last_os_error())
 }
 
 /// Ends the process at once.

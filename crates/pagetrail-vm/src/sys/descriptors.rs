@@ -26,10 +26,21 @@ pub(crate) fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     Ok(copy)
 }
 
-/// Closes a descriptor that a forked child has inherited from a thread that does not exist in it.
+/// Borrows one of the program's descriptors by its number.
+pub(crate) fn borrow(number: RawFd) -> io::Result<BorrowedFd<'static>> {
+    if number < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the program's calls name its descriptors by numbers. One that is not open, or is closed
+    // meanwhile, makes the kernel's calls on it fail; no Rust object owns it.
+    Ok(unsafe { BorrowedFd::borrow_raw(number) })
+}
+
+/// Closes a descriptor that nothing owns: a forked child has inherited it from a thread that does
+/// not exist in it, or it was made for a program to be executed.
 pub(crate) fn close_inherited(number: RawFd) {
-    // SAFETY: the object that owns the number belongs to a thread of the parent; in this process it
-    // is never used or dropped.
+    // SAFETY: the object that owns the number belongs to a thread of the parent, and is never used or
+    // dropped in this process; or there is none.
     unsafe { libc::close(number) };
 }
 
@@ -43,15 +54,25 @@ pub(crate) fn is_never_executed(number: RawFd) -> bool {
 /// Duplicates a descriptor to a number that the program cannot get, or else to one of the last
 /// numbers. `execve(2)` closes it.
 pub(crate) fn out_of_the_way(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let copy = copy_out_of_the_way(fd, libc::F_DUPFD_CLOEXEC)?;
+    // SAFETY: fcntl(2) has just returned this number, so that nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// Like [`out_of_the_way`], but `execve(2)` leaves the copy open. Nothing owns its number.
+pub(crate) fn inheritable_copy(fd: BorrowedFd<'_>) -> io::Result<RawFd> {
+    copy_out_of_the_way(fd, libc::F_DUPFD)
+}
+
+fn copy_out_of_the_way(fd: BorrowedFd<'_>, how: libc::c_int) -> io::Result<RawFd> {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.unwrap_or(NUMBERS_MAX).min(NUMBERS_MAX) as RawFd;
     with_more_numbers(|| {
         for lowest in [limit, limit - RESERVED, limit / 2, 3] {
             // SAFETY: fcntl(2) takes integers only, and `fd` is open while it is borrowed.
-            let copy = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest.max(3)) };
+            let copy = unsafe { libc::fcntl(fd.as_raw_fd(), how, lowest.max(3)) };
             if copy >= 0 {
-                // SAFETY: fcntl(2) has just returned this number, so that nothing else owns it.
-                return Ok(unsafe { OwnedFd::from_raw_fd(copy) });
+                return Ok(copy);
             }
         }
         Err(io::Error::last_os_error())

@@ -76,8 +76,14 @@ pub(crate) fn open() -> Result<Kvm> {
     let kvm = Kvm::new().map_err(raised)?;
     // SAFETY: `kvm` is open while it is borrowed.
     let fd = unsafe { moved(kvm.as_raw_fd()) }.map_err(Error::NoKvm)?;
-    // SAFETY: the descriptor is of /dev/kvm, and `into_raw_fd` gave up its ownership.
-    Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw_fd()) })
+    Ok(adopt(fd))
+}
+
+/// Uses an open `/dev/kvm`.
+pub(crate) fn adopt(fd: OwnedFd) -> Kvm {
+    // SAFETY: the descriptor is of /dev/kvm: the callers have it from a virtual machine. Its ownership
+    // is given up.
+    unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw_fd()) }
 }
 
 fn borrowed(kvm: &Kvm) -> BorrowedFd<'_> {
@@ -134,12 +140,16 @@ impl Vm {
     pub(crate) fn create_another(&self, log: Log) -> Result<Self> {
         let fd = descriptors::out_of_the_way(borrowed(&self.kvm));
         let fd = fd.map_err(Error::system("duplicate a descriptor"))?;
-        // SAFETY: the descriptor is of /dev/kvm, and `into_raw_fd` gave up its ownership.
-        let kvm = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw_fd()) };
-        Self::create_by(kvm, log)
+        Self::create_by(adopt(fd), log)
     }
 
-    fn create_by(kvm: Kvm, log: Log) -> Result<Self> {
+    /// The descriptor of KVM.
+    pub(crate) fn kvm(&self) -> BorrowedFd<'_> {
+        borrowed(&self.kvm)
+    }
+
+    /// Creates a virtual machine by an open `/dev/kvm`.
+    pub(crate) fn create_by(kvm: Kvm, log: Log) -> Result<Self> {
         if !has_sync_regs(&kvm) {
             return Err(Error::Lacks(
                 "registers that come with an exit (KVM_CAP_SYNC_REGS, Linux 4.18)",

@@ -34,15 +34,23 @@ pub(crate) fn read_word(address: u64) -> Result<u64, Errno> {
 
 /// Reads a text of at most a page that ends with a zero byte.
 pub(crate) fn read_text(address: u64) -> Result<Vec<u8>, Errno> {
+    read_string(address, PAGE - 1)
+}
+
+/// Reads a text of at most so many bytes, and the zero byte that ends it.
+pub(crate) fn read_string(address: u64, bytes_max: usize) -> Result<Vec<u8>, Errno> {
     let mut text = Vec::new();
-    while text.len() < PAGE {
-        let at = address + text.len() as u64;
+    while text.len() <= bytes_max {
+        let at = address.wrapping_add(text.len() as u64);
         // The next page may not be mapped.
         let mut piece = vec![0; PAGE - at as usize % PAGE];
         read(at, &mut piece)?;
         if let Some(end) = piece.iter().position(|byte| *byte == 0) {
             text.extend(&piece[..end]);
-            return Ok(text);
+            return match text.len() <= bytes_max {
+                true => Ok(text),
+                false => Err(Errno::NAMETOOLONG),
+            };
         }
         text.extend(piece);
     }

@@ -12,6 +12,7 @@ use crate::args::SUBPAGES;
 #[command(after_help = "Examples:\n  \
     pagetrail vm check\n  \
     pagetrail vm run -- python3 -c 'print(1)'\n  \
+    pagetrail vm run --follow -- bash script\n  \
     pagetrail record --vm -- ./prog\n  \
     pagetrail record --vm --access -- ./prog\n  \
     pagetrail top --vm -- ./prog\n\n\
@@ -43,6 +44,10 @@ pub(crate) struct RunArgs {
     /// Track accesses in those rounds, too
     #[arg(long, hide = true, requires = "rounds")]
     pub(crate) accesses: bool,
+    /// Keep programs that the program executes, and those of its children, in virtual machines, too,
+    /// each in one of its own; without this they run natively
+    #[arg(long)]
+    pub(crate) follow: bool,
     /// Limit the program's writable memory; mappings beyond the limit fail with ENOMEM
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,

@@ -27,6 +27,7 @@ pub(crate) fn run(args: &VmArgs) -> Result<ExitCode> {
 fn become_guest(args: &RunArgs) -> Result<ExitCode> {
     let mut settings = Settings::default();
     settings.accesses = args.accesses;
+    settings.follow = args.follow;
     settings.memory_bytes_max = args.memory.map(Size::bytes);
     if let Some(subpages) = &args.subpages {
         let variables = subpage::variables(subpages)?;

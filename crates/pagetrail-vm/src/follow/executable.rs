@@ -1,0 +1,150 @@
+//! [`Executable`]: a file that `execve(2)` names, if it can be loaded as a guest.
+//!
+//! Where that is not sure there is none, and the kernel executes the file, or says why it does not:
+//! a file that is not there or not permitted, one that must not be read, one that gives its user
+//! other rights, one for another processor.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fgetxattr, fstat, openat, statat,
+};
+use rustix::io::Errno;
+
+use crate::program::{self, DEPTH_MAX, LINE_BYTES};
+use crate::sys::descriptors;
+
+const SET_USER: u32 = libc::S_ISUID;
+/// Without the right to execute, the bit means something else.
+const SET_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
+
+/// A file that can be loaded as a guest.
+#[derive(Debug)]
+pub(super) struct Executable {
+    /// The program's file, which is that of an interpreter where a script was named.
+    pub(super) file: File,
+    /// The path of what was executed, which may be a script.
+    pub(super) path: PathBuf,
+    pub(super) arguments: Vec<OsString>,
+}
+
+/// What `execve(2)` or `execveat(2)` names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Named<'a> {
+    /// The directory, or the file itself where the path is empty.
+    pub(super) directory: Option<BorrowedFd<'a>>,
+    pub(super) path: &'a Path,
+    pub(super) flags: AtFlags,
+}
+
+impl Executable {
+    /// Finds the file to load, and the arguments that scripts add to these.
+    pub(super) fn find(named: Named<'_>, mut arguments: Vec<OsString>) -> Option<Self> {
+        // The kernel inserts an empty argument for a program without any.
+        arguments.first()?;
+        let mut file = open(named)?;
+        let executed = match named.directory.is_some() && !named.path.is_absolute() {
+            // The kernel gives it a path of the descriptor, which may be closed by then.
+            true => super::path_of(&file).ok()?,
+            false => named.path.to_owned(),
+        };
+        let mut path = executed.clone();
+        for _ in 0..DEPTH_MAX {
+            let mut line = Vec::new();
+            let read = file.by_ref().take(LINE_BYTES as u64).read_to_end(&mut line);
+            read.ok()?;
+            let Some((interpreter, argument)) = program::interpreter(&line) else {
+                // A line that the kernel refuses is left to it.
+                return (!line.starts_with(b"#!") && program::is_loadable(&file)).then_some(Self {
+                    file,
+                    path: executed,
+                    arguments,
+                });
+            };
+            // The path that the script is given would depend on a descriptor.
+            if named.directory.is_some() && !named.path.is_absolute() {
+                return None;
+            }
+            let script = std::mem::replace(&mut path, interpreter);
+            let first = [
+                Some(path.clone().into_os_string()),
+                argument,
+                Some(script.into_os_string()),
+            ];
+            arguments.splice(..1, first.into_iter().flatten());
+            file = open(Named {
+                directory: None,
+                path: &path,
+                flags: AtFlags::empty(),
+            })?;
+        }
+        None
+    }
+}
+
+/// Opens a file that may be executed and read, and is executed with the caller's own rights.
+fn open(named: Named<'_>) -> Option<File> {
+    let Named {
+        directory,
+        path,
+        flags,
+    } = named;
+    let directory = directory.unwrap_or(CWD);
+    // Nothing but a file is opened: of a device or a pipe that would be noticed.
+    let is_file = |mode| FileType::from_raw_mode(mode) == FileType::RegularFile;
+    let status = statat(directory, path, flags).ok()?;
+    if !is_file(status.st_mode) {
+        return None;
+    }
+    accessat(directory, path, Access::EXEC_OK, flags | AtFlags::EACCESS).ok()?;
+    let how = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = match path.as_os_str().is_empty() {
+        true => File::open(format!("/proc/self/fd/{}", directory.as_raw_fd())).ok()?,
+        false => File::from(openat(directory, path, how, Mode::empty()).ok()?),
+    };
+    let status = fstat(&file).ok()?;
+    let gives_rights = status.st_mode & SET_USER != 0
+        || status.st_mode & SET_GROUP == SET_GROUP
+        || has_capabilities(&file);
+    let is_fit = is_file(status.st_mode)
+        && !gives_rights
+        && !descriptors::is_never_executed(file.as_raw_fd());
+    is_fit.then_some(file)
+}
+
+/// Whether a file gives its user capabilities, or does not say.
+fn has_capabilities(file: &File) -> bool {
+    let found = fgetxattr(file, c"security.capability", &mut [0u8; 0]);
+    !matches!(found, Err(Errno::NODATA | Errno::NOTSUP))
+}
+
+/// Reads a list of texts that ends with a null pointer, of at most `bytes_max`. The error is the
+/// kernel's.
+pub(super) fn texts(list: u64, bytes_max: &mut u64) -> Option<Vec<OsString>> {
+    use crate::sys::program_memory::{read_string, read_word};
+    let mut texts = Vec::new();
+    let mut at = list;
+    while list != 0 {
+        let text = match read_word(at).ok()? {
+            0 => break,
+            address => read_string(address, TEXT_BYTES_MAX).ok()?,
+        };
+        *bytes_max = bytes_max.checked_sub(text.len() as u64 + 1 + 8)?;
+        texts.push(OsString::from_vec(text));
+        at = at.checked_add(8)?;
+    }
+    Some(texts)
+}
+
+/// The longest text that `execve(2)` takes, without its end (`MAX_ARG_STRLEN`).
+const TEXT_BYTES_MAX: usize = 32 * 4096 - 1;
+
+/// A path as the kernel takes it.
+pub(super) fn c_string(text: &OsStr) -> Option<CString> {
+    CString::new(text.as_bytes()).ok()
+}
