@@ -5,7 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::Result;
-use crate::guest::{Guest, own_descriptors, threads_of_one};
+use crate::follow::Follow;
+use crate::guest::{Guest, Recording, own_descriptors, threads_of_one};
 use crate::processor::{Processor, Saved};
 use crate::sys::child::{self, Side};
 use crate::sys::kvm::Log;
@@ -29,26 +30,44 @@ impl Guest {
     }
 
     /// Creates the virtual machine of a forked child, which has only this thread, over its copy of
-    /// the memory. The child is not recorded.
+    /// the memory. The child is recorded where it is followed, and sends its own rounds.
     pub(crate) fn become_child(&mut self, saved: &Saved) -> Result<()> {
-        self.recording = None;
-        let vm = self.vm.create_another(Log::Off)?;
+        let before = self.descriptors();
+        let follow = self.follow.as_deref();
+        let link = follow.and_then(Follow::announce_child);
+        // Without anybody who collects, nothing is logged.
+        let log = link.as_ref().map_or(Log::Off, |_| self.vm.log());
+        let accesses = link.is_some() && follow.is_some_and(Follow::tracks_accesses);
+        let vm = self.vm.create_another(log)?;
         let mut memory = self.memory();
-        memory.begin_child(&vm)?;
+        memory.begin_child(&vm, accesses)?;
         let mut processor = Processor::add(&vm, &mut memory, 0)?;
         processor.restore(&memory, saved)?;
         drop(memory);
         processor.bind_to_this_thread();
         self.is_vforked = false;
         self.run_state.bind_to_this_thread();
+        self.recording = Recording::begin(log, &mut processor);
+        if let Some(log) = self.log().filter(|_| accesses) {
+            log.track_accesses(&mut self.memory());
+        }
         let mut descriptors = own_descriptors(&vm, &processor);
         descriptors.extend(self.follow.iter().flat_map(|follow| follow.descriptors()));
         descriptors.sort_unstable();
-        self.descriptors = Arc::new(Mutex::new(descriptors));
         self.threads = Arc::new(threads_of_one(&self.run_state, &processor));
         self.processor = processor;
         self.vm = Arc::new(vm);
-        Ok(())
+        // What is left are descriptors of the parent's machine. Threads of the parent own them, which
+        // do not exist here. Its recorder would not see the parent's end while this process has the
+        // link.
+        let kept = |number: &i32| descriptors.contains(number);
+        let left = before.into_iter().filter(|number| !kept(number));
+        left.for_each(descriptors::close_inherited);
+        self.descriptors = Arc::new(Mutex::new(descriptors));
+        match link {
+            Some(link) => self.connect(link),
+            None => Ok(()),
+        }
     }
 
     /// Runs a child that shares this process's memory, on this vCPU, until it has executed another

@@ -79,6 +79,22 @@ pub(crate) struct Recording {
     pub(crate) link: Option<Arc<GuestEnd>>,
 }
 
+impl Recording {
+    /// Begins with the first vCPU of a virtual machine that logs so; `None` where it does not log.
+    pub(crate) fn begin(log: Log, processor: &mut Processor) -> Option<Self> {
+        if log == Log::Off {
+            return None;
+        }
+        let log = WriteLog::default();
+        let ring = processor.take_ring();
+        ring.into_iter().for_each(|ring| log.add_ring(ring));
+        Some(Self {
+            log: Arc::new(log),
+            link: None,
+        })
+    }
+}
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // No code panics while it holds this lock. If one did, the state would still be consistent.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -112,17 +128,7 @@ impl Guest {
         let mut memory = Memory::new(&vm, bits)?;
         let mut processor = Processor::add(&vm, &mut memory, 0)?;
         processor.bind_to_this_thread();
-        let recording = (log != Log::Off).then(|| {
-            let log = WriteLog::default();
-            processor
-                .take_ring()
-                .into_iter()
-                .for_each(|ring| log.add_ring(ring));
-            Recording {
-                log: Arc::new(log),
-                link: None,
-            }
-        });
+        let recording = Recording::begin(log, &mut processor);
         let run_state = Arc::new(RunState::of_this_thread());
         Ok(Self {
             descriptors: Arc::new(Mutex::new(own_descriptors(&vm, &processor))),
@@ -189,17 +195,22 @@ impl Guest {
     }
 
     /// Serves requests for rounds on `link` from now on.
-    pub(crate) fn serve_rounds(&mut self, link: RawFd) -> Result<()> {
-        let link =
-            Arc::new(GuestEnd::adopt(link).map_err(Error::system("duplicate a descriptor"))?);
+    pub(crate) fn serve_rounds(&mut self, link: GuestEnd) -> Result<()> {
+        self.connect(link)?;
+        self.signals.set_mask(self.signals.mask);
+        Ok(())
+    }
+
+    /// Like [`Self::serve_rounds`], but the caller must set this thread's mask again.
+    pub(crate) fn connect(&mut self, link: GuestEnd) -> Result<()> {
         self.reserve([link.descriptor()].into_iter());
         let Some(recording) = &mut self.recording else {
             return Ok(());
         };
+        let link = Arc::new(link);
         recording.link = Some(link.clone());
         // The recorder may hold the program, also one with a single thread.
         signal::enable_kicks();
-        self.signals.set_mask(self.signals.mask);
         let server = RoundServer {
             link,
             vm: self.vm.clone(),

@@ -62,9 +62,11 @@ use std::os::fd::RawFd;
 
 pub use error::{Error, Result};
 pub use rounds::Collected;
+pub use rounds::announce::Announcements;
 pub use rounds::link::{GuestRound, Rounds, pair};
 pub use rounds::source::GuestSource;
 pub use rounds::strategy::UnitStrategy;
+pub use rounds::tree::{GuestChange, GuestMember, GuestTree};
 
 #[cfg(target_arch = "x86_64")]
 use follow::Follow;
@@ -76,6 +78,10 @@ use guest::Guest;
 use refused::{Log, become_one, best_log, rounds};
 #[cfg(not(target_arch = "x86_64"))]
 pub use refused::{check, resume};
+#[cfg(target_arch = "x86_64")]
+use rounds::announce::Kind;
+#[cfg(target_arch = "x86_64")]
+use rounds::link::GuestEnd;
 #[cfg(target_arch = "x86_64")]
 use sys::kvm::{self, Log};
 
@@ -101,7 +107,8 @@ pub struct Settings {
     /// sets in page tables. Every page then has its own entry there. [`check::try_accesses`] says
     /// whether this machine's KVM sets these bits.
     pub accesses: bool,
-    /// Whether programs executed by `execve(2)` become guests, too, instead of running natively.
+    /// Whether programs executed by `execve(2)` become guests, too, instead of running natively, and
+    /// with [`recorded_guest`] whether children are recorded.
     /// The program that sets this must call [`resume`] first in its `main`, since the process
     /// executes it again.
     pub follow: bool,
@@ -122,7 +129,8 @@ pub fn become_guest(command: &[OsString], settings: &Settings) -> Result<Infalli
 }
 
 /// Like [`become_guest`], but sends rounds over `link`, the guest end of a [`pair`] that this
-/// process was started with.
+/// process was started with. With [`Settings::follow`] that is the guest's end of
+/// [`Announcements`], and all processes that come of this one are recorded, too.
 ///
 /// # Errors
 ///
@@ -158,7 +166,7 @@ fn become_one(
     let mut guest = Guest::new(log)?;
     guest.memory().bytes_max = settings.memory_bytes_max;
     if settings.follow {
-        guest.set_follow(Follow::begin(settings)?);
+        guest.set_follow(Follow::begin(settings, link)?);
     }
     if let Some(log) = guest.log().filter(|_| settings.accesses) {
         log.track_accesses(&mut guest.memory());
@@ -167,8 +175,13 @@ fn become_one(
     // The file is mapped and no longer needed open. The program expects the lowest descriptors for
     // its own files.
     drop(found);
-    if let Some(link) = link {
-        guest.serve_rounds(link)?;
+    match link {
+        Some(_) if settings.follow => guest.announce(Kind::Started, 0)?,
+        Some(link) => {
+            let link = GuestEnd::adopt(link).map_err(Error::system("duplicate a descriptor"))?;
+            guest.serve_rounds(link)?;
+        }
+        None => {}
     }
     set_name(guest.path());
     guest.run()?;
@@ -179,11 +192,15 @@ fn become_one(
 /// Dirty rings where KVM has them, otherwise bitmaps.
 #[cfg(target_arch = "x86_64")]
 fn best_log() -> Result<Log> {
-    let kvm = kvm::open()?;
-    Ok(match kvm::ring_bytes_max(&kvm) {
+    Ok(best_log_of(&kvm::open()?))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn best_log_of(kvm: &kvm_ioctls::Kvm) -> Log {
+    match kvm::ring_bytes_max(kvm) {
         0 => Log::Bitmap,
         bytes => Log::Ring(bytes.min(RING_BYTES)),
-    })
+    }
 }
 
 /// Sets the name that `ps` shows.

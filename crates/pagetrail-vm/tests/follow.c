@@ -256,6 +256,111 @@ static int ways(void)
     return 0;
 }
 
+/* The memory in which processes write pages that a recording must have. */
+#define BASE ((char *)0x100000000000)
+#define PAGE 4096
+
+static void map(void)
+{
+    if (mmap(BASE, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != BASE) {
+        perror("mmap");
+        exit(1);
+    }
+}
+
+/* Writes eight pages. */
+static void write_from(int page)
+{
+    for (int i = 0; i < 8; i++)
+        ((volatile char *)BASE)[(page + i) * PAGE] = 1;
+}
+
+static void be_leaf(const char *page)
+{
+    execv(self, (char *[]){ self, "leaf", (char *)page, NULL });
+    _exit(1);
+}
+
+static int leaf(const char *page)
+{
+    map();
+    write_from(atoi(page));
+    return 0;
+}
+
+/* A child, its child, a program in its place, and one that is spawned. */
+static int tree(void)
+{
+    map();
+    write_from(0);
+    pid_t child = fork();
+    if (child == 0) {
+        write_from(8);
+        pid_t grandchild = fork();
+        if (grandchild == 0) {
+            write_from(16);
+            _exit(0);
+        }
+        if (ended(grandchild) != 0)
+            _exit(1);
+        be_leaf("24");
+    }
+    int result = ended(child);
+    pid_t spawned = vfork();
+    if (spawned == 0)
+        be_leaf("32");
+    result |= ended(spawned);
+    write_from(40);
+    return result ? result : 6;
+}
+
+/* A child that is stopped keeps nobody else from ending. */
+static int stopped(void)
+{
+    map();
+    pid_t child = fork();
+    if (child == 0) {
+        write_from(8);
+        raise(SIGSTOP);
+        write_from(16);
+        _exit(4);
+    }
+    int status;
+    if (waitpid(child, &status, WUNTRACED) != child || !WIFSTOPPED(status))
+        return 1;
+    for (volatile int i = 0; i < 3; i++) {
+        pid_t other = fork();
+        if (other == 0)
+            _exit(5);
+        if (ended(other) != 5)
+            return 1;
+        usleep(300000);
+    }
+    kill(child, SIGCONT);
+    return ended(child) == 4 ? 6 : 1;
+}
+
+/* Goes on when nobody records any more. */
+static int alone(void)
+{
+    map();
+    pid_t child = fork();
+    if (child == 0) {
+        printf("begun\n");
+        char go;
+        if (read(0, &go, 1) != 1)
+            _exit(1);
+        write_from(8);
+        pid_t grandchild = fork();
+        if (grandchild == 0)
+            be_leaf("16");
+        _exit(ended(grandchild));
+    }
+    int result = ended(child);
+    printf("ended %d\n", result);
+    return result;
+}
+
 int main(int count, char **words)
 {
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ);
@@ -273,6 +378,14 @@ int main(int count, char **words)
         return failures();
     if (strcmp(what, "ways") == 0)
         return ways();
+    if (strcmp(what, "leaf") == 0)
+        return leaf(words[2]);
+    if (strcmp(what, "tree") == 0)
+        return tree();
+    if (strcmp(what, "stopped") == 0)
+        return stopped();
+    if (strcmp(what, "alone") == 0)
+        return alone();
     if (strcmp(what, "end") == 0) {
         if (count > 2 && strcmp(words[2], "kill") == 0)
             raise(SIGTERM);

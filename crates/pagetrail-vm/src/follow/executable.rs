@@ -128,15 +128,16 @@ fn has_capabilities(file: &File) -> bool {
 pub(super) fn texts(list: u64, bytes_max: &mut u64) -> Option<Vec<OsString>> {
     use crate::sys::program_memory::{read_string, read_word};
     let mut texts = Vec::new();
-    let mut at = list;
-    while list != 0 {
+    if list == 0 {
+        return Some(texts);
+    }
+    for at in (list..).step_by(8) {
         let text = match read_word(at).ok()? {
             0 => break,
             address => read_string(address, TEXT_BYTES_MAX).ok()?,
         };
         *bytes_max = bytes_max.checked_sub(text.len() as u64 + 1 + 8)?;
         texts.push(OsString::from_vec(text));
-        at = at.checked_add(8)?;
     }
     Some(texts)
 }

@@ -70,7 +70,7 @@ pub(crate) fn execute(guest: &mut Guest, made: &Call) -> Result<Option<i64>> {
     let arguments = executing.arguments.as_ptr() as u64;
     let executing = guest.executing.insert(Box::new(executing));
     let environment = executing.environment.as_ptr() as u64;
-    guest.send_round(MessageKind::PreExec)?;
+    guest.send_round(MessageKind::PreFollowed)?;
     signal::set_exact_mask(guest.signals.mask);
     let empty = c"".as_ptr() as u64;
     let again = Call {
@@ -127,7 +127,7 @@ fn prepare(guest: &Guest, follow: &Follow, made: &Call) -> Option<Executing> {
 /// The most bytes that the kernel takes as arguments and environment.
 fn texts_bytes_max() -> u64 {
     let stack = getrlimit(Resource::Stack).current.unwrap_or(u64::MAX);
-    (stack / 4).min(TEXTS_BYTES_MAX).max(TEXTS_BYTES_MIN)
+    (stack / 4).clamp(TEXTS_BYTES_MIN, TEXTS_BYTES_MAX)
 }
 
 fn executing(
@@ -167,6 +167,17 @@ fn hand_over(
         file: copy(executable.file.as_fd())?,
         own: copy(follow.own.as_fd())?,
         kvm: copy(guest.vm.kvm())?,
+        announcements: match &follow.announcements {
+            Some(announcements) => Some(copy(announcements.as_fd())?),
+            None => None,
+        },
+        // A child of `vfork(2)` is another process than the one that this guest is.
+        id: match guest.is_vforked {
+            true => super::new_id()?,
+            false => follow.id(),
+        },
+        parent: if guest.is_vforked { follow.id() } else { 0 },
+        accesses: follow.accesses,
         memory_bytes_max: follow.memory_bytes_max,
     };
     let path = executable.path.as_os_str();

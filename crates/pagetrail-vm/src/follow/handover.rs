@@ -7,8 +7,8 @@
 use std::convert::Infallible;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
@@ -33,6 +33,11 @@ pub(super) struct Numbers {
     pub(super) file: RawFd,
     pub(super) own: RawFd,
     pub(super) kvm: RawFd,
+    pub(super) announcements: Option<RawFd>,
+    /// The number by which the recorder knows the process, and that of its parent.
+    pub(super) id: u64,
+    pub(super) parent: u64,
+    pub(super) accesses: bool,
     pub(super) memory_bytes_max: Option<u64>,
 }
 
@@ -42,6 +47,10 @@ pub(super) struct Handover {
     file: File,
     pub(super) own: OwnedFd,
     pub(super) kvm: OwnedFd,
+    pub(super) announcements: Option<OwnedFd>,
+    pub(super) id: u64,
+    pub(super) parent: u64,
+    pub(super) accesses: bool,
     pub(super) memory_bytes_max: Option<u64>,
     pub(super) path: PathBuf,
     arguments: Vec<OsString>,
@@ -58,7 +67,15 @@ pub(super) fn write(
     let descriptors = [numbers.file, numbers.own, numbers.kvm];
     let mut words = vec![MAGIC];
     words.extend(descriptors.map(|number| number as u64));
-    words.push(numbers.memory_bytes_max.unwrap_or(u64::MAX));
+    words.extend([
+        numbers
+            .announcements
+            .map_or(u64::MAX, |number| number as u64),
+        numbers.id,
+        numbers.parent,
+        numbers.accesses.into(),
+        numbers.memory_bytes_max.unwrap_or(u64::MAX),
+    ]);
     words.extend([arguments.len() as u64, environment.len() as u64]);
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let texts = arguments.iter().chain(environment).map(OsString::as_os_str);
@@ -68,33 +85,31 @@ pub(super) fn write(
     }
     let mut file = File::from(rustix::fs::memfd_create("executed", MemfdFlags::CLOEXEC)?);
     file.write_all(&bytes)?;
-    // Opened again, for an offset of 0.
-    let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    file.rewind()?;
     Ok(file.into())
 }
 
 impl Handover {
     /// What was handed over to this process; `None` where it was not started by a guest.
-    pub(super) fn of_this_process() -> Option<Self> {
+    pub(super) fn of_this_process() -> Option<io::Result<Self>> {
         let number = std::env::var_os(VARIABLE)?;
         let number = number.to_str()?.parse().ok()?;
         // Whoever sets the variable by hand has no such file.
-        let link = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-        link.as_os_str()
-            .as_bytes()
-            .starts_with(b"/memfd:executed")
-            .then_some(())?;
-        let file = descriptors::adopt(number).ok()?;
-        Self::read(&mut io::BufReader::new(File::from(file))).ok()
+        let mut magic = [0; 8];
+        rustix::io::pread(descriptors::borrow(number).ok()?, &mut magic, 0).ok()?;
+        if u64::from_le_bytes(magic) != MAGIC {
+            return None;
+        }
+        let file = descriptors::adopt(number);
+        Some(file.and_then(|file| Self::read(&mut io::BufReader::new(File::from(file)))))
     }
 
     fn read(from: &mut impl Read) -> io::Result<Self> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidData);
-        if word(from)? != MAGIC {
-            return Err(invalid());
-        }
+        word(from)?;
         let [file, own, kvm] = [word(from)?, word(from)?, word(from)?];
-        let memory_bytes_max = word(from)?;
+        let [announcements, id, parent] = [word(from)?, word(from)?, word(from)?];
+        let [accesses, memory_bytes_max] = [word(from)?, word(from)?];
         let counts = [word(from)?, word(from)?];
         if counts.iter().any(|count| *count > TEXTS_MAX) {
             return Err(invalid());
@@ -106,6 +121,13 @@ impl Handover {
             file: adopt(file)?.into(),
             own: adopt(own)?,
             kvm: adopt(kvm)?,
+            announcements: match announcements {
+                u64::MAX => None,
+                number => Some(adopt(number)?),
+            },
+            id,
+            parent,
+            accesses: accesses != 0,
             memory_bytes_max: (memory_bytes_max != u64::MAX).then_some(memory_bytes_max),
             path: path.into(),
             arguments: io::Result::<Vec<_>>::from(arguments)?,
@@ -149,4 +171,42 @@ fn text(from: &mut impl Read) -> io::Result<OsString> {
     let mut text = vec![0; bytes as usize];
     from.read_exact(&mut text)?;
     Ok(OsString::from_vec(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_handed_over_is_read_again() {
+        let texts =
+            |texts: &[&str]| -> Vec<OsString> { texts.iter().map(OsString::from).collect() };
+        let inheritable = || {
+            let file = File::open("/proc/self/exe").unwrap();
+            descriptors::inheritable_copy(file.as_fd()).unwrap()
+        };
+        for (memory_bytes_max, announcements) in [(None, None), (Some(7), Some(inheritable()))] {
+            let numbers = Numbers {
+                file: inheritable(),
+                own: inheritable(),
+                kvm: inheritable(),
+                announcements,
+                id: 1 << 63,
+                parent: 3,
+                accesses: announcements.is_some(),
+                memory_bytes_max,
+            };
+            let (arguments, environment) = (texts(&["name", "", "x"]), texts(&["A=1"]));
+            let path = OsStr::new("/a/path");
+            let file = write(&numbers, path, &arguments, &environment).unwrap();
+            let read = Handover::read(&mut File::from(file)).unwrap();
+            assert_eq!((read.path.as_os_str(), &read.arguments), (path, &arguments));
+            assert_eq!(read.environment, environment);
+            assert_eq!((read.id, read.parent), (numbers.id, numbers.parent));
+            assert_eq!(read.announcements.is_some(), announcements.is_some());
+            assert_eq!(read.memory_bytes_max, memory_bytes_max);
+            assert_eq!(read.accesses, numbers.accesses);
+            assert_eq!(read.found().unwrap().arguments, arguments);
+        }
+    }
 }

@@ -18,39 +18,94 @@ mod handover;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use execute::{Executing, execute};
 use handover::Handover;
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::error::{Error, Result};
 use crate::guest::Guest;
+use crate::rounds::announce::{Announcement, Kind};
+use crate::rounds::link::GuestEnd;
 use crate::sys::kvm::{self, Log, Vm};
 use crate::sys::{child, descriptors};
-use crate::{Settings, set_name};
+use crate::{Settings, best_log_of, set_name};
 
 /// What a process passes on to the guests that come of it.
 #[derive(Debug)]
 pub(crate) struct Follow {
     /// The file of this program, which is executed again.
     own: OwnedFd,
+    /// Where processes announce themselves to the recorder.
+    announcements: Option<OwnedFd>,
+    /// The number by which the recorder knows this process.
+    id: AtomicU64,
+    accesses: bool,
     memory_bytes_max: Option<u64>,
 }
 
 impl Follow {
-    /// Makes ready to follow; the program's file is opened while it can be.
-    pub(crate) fn begin(settings: &Settings) -> Result<Self> {
-        let own =
-            File::open("/proc/self/exe").and_then(|own| descriptors::out_of_the_way(own.as_fd()));
+    /// Makes ready to follow; the program's file is opened while it can be. `announcements` is a
+    /// descriptor that this process was started with.
+    pub(crate) fn begin(settings: &Settings, announcements: Option<RawFd>) -> Result<Self> {
+        let own = File::open("/proc/self/exe");
+        let own = own.and_then(|own| descriptors::out_of_the_way(own.as_fd()));
+        let announcements = announcements.map(descriptors::adopt).transpose();
         Ok(Self {
             own: own.map_err(Error::system("open this program's file"))?,
+            announcements: announcements.map_err(Error::system("duplicate a descriptor"))?,
+            id: new_id().ok_or(Error::Lacks("random bytes"))?.into(),
+            accesses: settings.accesses,
             memory_bytes_max: settings.memory_bytes_max,
         })
     }
 
     /// The descriptors that the program must leave open.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        [self.own.as_raw_fd()].into_iter()
+        let announcements = self.announcements.as_ref().map(OwnedFd::as_raw_fd);
+        [self.own.as_raw_fd()].into_iter().chain(announcements)
     }
+
+    /// Whether accesses are recorded, too.
+    pub(crate) fn tracks_accesses(&self) -> bool {
+        self.accesses
+    }
+
+    fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    /// Announces this process, and returns its end of the link on which the recorder requests its
+    /// rounds. `None` where nobody records, or no longer.
+    pub(crate) fn announce(&self, kind: Kind, parent: u64) -> Option<GuestEnd> {
+        let announcements = self.announcements.as_ref()?;
+        let (ours, theirs) = UnixStream::pair().ok()?;
+        let process = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).ok()?;
+        let announcement = Announcement {
+            kind,
+            id: self.id(),
+            parent,
+        };
+        let sent = announcement.send(announcements, &[theirs.as_fd(), process.as_fd()]);
+        sent.ok()?;
+        let ours = descriptors::out_of_the_way(ours.as_fd()).ok()?;
+        Some(GuestEnd::of(ours))
+    }
+
+    /// Announces a forked child, which is this process from now on.
+    pub(crate) fn announce_child(&self) -> Option<GuestEnd> {
+        let parent = self.id.swap(new_id()?, Ordering::Relaxed);
+        self.announce(Kind::Started, parent)
+    }
+}
+
+/// Makes a number for a process: not 0, which stands for none.
+fn new_id() -> Option<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()).ok()?;
+    Some(u64::from_le_bytes(bytes).max(1))
 }
 
 /// Becomes the program that a followed guest has executed, if this process is there for that;
@@ -60,18 +115,24 @@ impl Follow {
 /// [`Settings::follow`](crate::Settings::follow) must call this first in its `main`. A program that
 /// cannot be a guest here is executed natively.
 pub fn resume() {
-    let Some(handover) = Handover::of_this_process() else {
-        return;
+    let handover = match Handover::of_this_process() {
+        None => return,
+        Some(Ok(handover)) => handover,
+        Some(Err(error)) => {
+            crate::end_with(&Error::system("read what a guest has handed over")(error));
+        }
     };
     child::reset_signals();
     child::close_standard_descriptors_again();
     let error = match run(&handover) {
         Ok(()) => child::exit(0),
-        Err(Failure::Early(error)) => match handover.execute_natively() {
-            // What the program does without is said by whoever looks for its guest.
-            Ok(never) => match never {},
-            Err(_) => error,
-        },
+        Err(Failure::Early(error)) => {
+            announce_native(&handover);
+            match handover.execute_natively() {
+                Ok(never) => match never {},
+                Err(_) => error,
+            }
+        }
         Err(Failure::Late(error)) => error,
     };
     crate::end_with(&error)
@@ -91,16 +152,52 @@ fn run(handover: &Handover) -> std::result::Result<(), Failure> {
 fn begin(handover: &Handover) -> Result<Guest> {
     let duplicate = |fd: &OwnedFd| descriptors::out_of_the_way(fd.as_fd());
     let duplicate = |fd| duplicate(fd).map_err(Error::system("duplicate a descriptor"));
+    let announcements = handover.announcements.as_ref().map(duplicate).transpose()?;
     let kvm = kvm::adopt(duplicate(&handover.kvm)?);
-    let mut guest = Guest::on(Vm::create_by(kvm, Log::Off)?)?;
+    let log = match &announcements {
+        Some(_) => best_log_of(&kvm),
+        None => Log::Off,
+    };
+    let mut guest = Guest::on(Vm::create_by(kvm, log)?)?;
     guest.memory().bytes_max = handover.memory_bytes_max;
+    if let Some(log) = guest.log().filter(|_| handover.accesses) {
+        log.track_accesses(&mut guest.memory());
+    }
     guest.set_follow(Follow {
         own: duplicate(&handover.own)?,
+        announcements,
+        id: handover.id.into(),
+        accesses: handover.accesses,
         memory_bytes_max: handover.memory_bytes_max,
     });
     guest.load(&handover.found()?, &handover.environment)?;
     set_name(&handover.path);
+    guest.announce(Kind::Executed, handover.parent)?;
     Ok(guest)
+}
+
+/// Says that a process goes on as no guest.
+fn announce_native(handover: &Handover) {
+    let announcement = Announcement {
+        kind: Kind::Native,
+        id: handover.id,
+        parent: handover.parent,
+    };
+    if let Some(announcements) = &handover.announcements {
+        // Without a recorder nobody needs to know.
+        let _ = announcement.send(announcements, &[]);
+    }
+}
+
+impl Guest {
+    /// Announces this process to the recorder, if there is one, and serves its requests.
+    pub(crate) fn announce(&mut self, kind: Kind, parent: u64) -> Result<()> {
+        let follow = self.follow.as_deref();
+        match follow.and_then(|follow| follow.announce(kind, parent)) {
+            Some(link) => self.serve_rounds(link),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Reads the path of an open file.

@@ -281,7 +281,7 @@ impl Memory {
         }
         let all = self.areas.all();
         let mut ranges = all.ranges().iter();
-        ranges.try_for_each(|range| self.mark_changed(*range))
+        ranges.try_for_each(|range| self.note_changed(*range))
     }
 
     /// Removes what the kernel has unmapped in a range.

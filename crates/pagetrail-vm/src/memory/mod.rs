@@ -156,10 +156,14 @@ impl Memory {
         vm.add_slot(0, 0, system.address(), system.bytes(), false)
     }
 
-    /// Adds this memory to the virtual machine of a forked child. Accesses are no longer tracked
-    /// there.
-    pub(crate) fn begin_child(&mut self, vm: &Vm) -> Result<()> {
-        self.track_accesses(false);
+    /// Adds this memory to the virtual machine of a forked child. What its parent has written, or
+    /// accessed, is the parent's.
+    pub(crate) fn begin_child(&mut self, vm: &Vm, accesses: bool) -> Result<()> {
+        self.take_changed();
+        if accesses {
+            self.take_accessed()?;
+        }
+        self.track_accesses(accesses);
         self.keep_inherited()?;
         self.mark_wiped()?;
         self.add_system(vm)?;

@@ -78,6 +78,8 @@ pub(crate) enum MessageKind {
     Reply,
     /// A round sent before `execve(2)`. If that call fails, more rounds follow.
     PreExec,
+    /// Like [`Self::PreExec`], of a program that becomes a guest.
+    PreFollowed,
     /// The final round.
     Final,
 }
@@ -92,10 +94,15 @@ pub(crate) struct GuestEnd {
 impl GuestEnd {
     /// Takes ownership of the descriptor that [`pair`] made, by its number in this process.
     pub(crate) fn adopt(number: RawFd) -> io::Result<Self> {
-        Ok(Self {
-            stream: descriptors::adopt(number)?.into(),
+        Ok(Self::of(descriptors::adopt(number)?))
+    }
+
+    /// The guest's end, as a descriptor with a high number.
+    pub(crate) fn of(end: OwnedFd) -> Self {
+        Self {
+            stream: end.into(),
             sending: Mutex::new(()),
-        })
+        }
     }
 
     pub(crate) fn descriptor(&self) -> RawFd {
@@ -145,6 +152,8 @@ pub struct Rounds {
     stream: UnixStream,
     /// A round that was sent before `execve(2)`, and is in no other round yet.
     pre_exec: Option<Collected>,
+    /// Whether the program of that round is a guest, too.
+    is_followed: bool,
 }
 
 /// What the recorder receives when it collects.
@@ -165,14 +174,29 @@ pub enum GuestRound {
 pub fn pair() -> io::Result<(Rounds, OwnedFd)> {
     let (ours, theirs) = UnixStream::pair()?;
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
-    let rounds = Rounds {
-        stream: ours,
-        pre_exec: None,
-    };
-    Ok((rounds, theirs.into()))
+    Ok((Rounds::of(ours.into()), theirs.into()))
 }
 
 impl Rounds {
+    /// The recorder's end of a link, which a guest has made.
+    pub(crate) fn of(end: OwnedFd) -> Self {
+        Self {
+            stream: end.into(),
+            pre_exec: None,
+            is_followed: false,
+        }
+    }
+
+    /// Whether the guest has executed a program that becomes a guest, too.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.is_followed
+    }
+
+    /// Takes the round that was sent before `execve(2)`.
+    pub(crate) fn take_pre_exec(&mut self) -> Option<Collected> {
+        self.pre_exec.take()
+    }
+
     /// Requests and receives a round.
     ///
     /// # Errors
@@ -215,7 +239,8 @@ impl Rounds {
         Ok(match kind {
             MessageKind::Reply => Some(GuestRound::Round(round)),
             MessageKind::Final => Some(GuestRound::Final(round)),
-            MessageKind::PreExec => {
+            MessageKind::PreExec | MessageKind::PreFollowed => {
+                self.is_followed = kind == MessageKind::PreFollowed;
                 self.pre_exec = Some(round);
                 None
             }
@@ -250,6 +275,7 @@ fn encode(kind: MessageKind, collected: &Collected) -> Vec<u8> {
         MessageKind::Reply => 0,
         MessageKind::PreExec => 1,
         MessageKind::Final => 2,
+        MessageKind::PreFollowed => 3,
     };
     let accessed = collected.accessed.as_ref();
     let mut words = vec![kind, collected.ring_entries, accessed.is_some().into()];
@@ -286,6 +312,7 @@ fn decode(stream: &mut impl Read) -> Result<(MessageKind, Collected)> {
         0 => MessageKind::Reply,
         1 => MessageKind::PreExec,
         2 => MessageKind::Final,
+        3 => MessageKind::PreFollowed,
         _ => return Err(Error::MalformedRound),
     };
     let ring_entries = word(stream)?;

@@ -4,15 +4,20 @@
 //!
 //! [`WriteLog`] accumulates them. [`link`] carries rounds from the process that has become the
 //! guest, where [`server`] answers, to the process that records it, where [`source::GuestSource`]
-//! makes them rounds like those of every technique, with the program's own [`mappings`].
+//! makes them rounds like those of every technique, with the program's own [`mappings`]. A program
+//! that is followed is a [`tree::GuestTree`] there, whose processes [`announce`] themselves.
 
+pub(crate) mod announce;
 pub(crate) mod bits;
 mod collected;
+mod followed;
 pub(crate) mod link;
 mod mappings;
+mod process;
 pub(crate) mod server;
 pub(crate) mod source;
 pub(crate) mod strategy;
+pub(crate) mod tree;
 pub(crate) mod unit_change;
 
 use std::collections::BTreeSet;

@@ -4,8 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
+use std::process::Child;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use pagetrail::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::link::{GuestRound, Releaser, Request, Rounds};
+use super::process::Process;
 use super::strategy::{Strategy, UnitStrategy};
 use super::unit_change::Aliased;
 use super::{Collected, mappings};
@@ -41,15 +41,18 @@ const END_POLL: Duration = Duration::from_millis(5);
 /// Dropping this leaves the program running, without anybody who collects its rounds.
 #[derive(Debug)]
 pub struct GuestSource {
-    pid: u32,
-    child: Child,
+    pub(super) process: Process,
     ended: Option<Option<Ended>>,
-    phase: Phase,
+    pub(super) phase: Phase,
     rounds: RoundBuffer,
-    kinds: Vec<Kind>,
+    pub(super) kinds: Vec<Kind>,
     /// The kinds of the last collect whose rounds have not been handed out.
-    ready: VecDeque<AccessKind>,
-    regions: Vec<Region>,
+    pub(super) ready: VecDeque<AccessKind>,
+    pub(super) regions: Vec<Region>,
+    /// What the next round is to say.
+    pub(super) events: Vec<Event>,
+    /// When a round was requested that has not come.
+    pub(super) requested: Option<Instant>,
     /// An error that was found while waiting, for the next collect.
     failure: Option<Error>,
     /// Which sub-pages are merged, if they may be.
@@ -59,15 +62,15 @@ pub struct GuestSource {
 
 /// A kind of rounds that the consumer wants.
 #[derive(Debug)]
-struct Kind {
+pub(super) struct Kind {
     access_kind: AccessKind,
     /// The heap that distinguishes sub-pages, if the program has one. It follows rounds of one
     /// kind.
-    heaps: Option<Heaps>,
+    pub(super) heaps: Option<Heaps>,
 }
 
 #[derive(Debug)]
-enum Phase {
+pub(super) enum Phase {
     /// The program is a guest.
     Guest(Rounds),
     /// The program waits at its end until the link is closed.
@@ -83,7 +86,11 @@ impl GuestSource {
     /// Accesses are only reported if the guest's [settings](crate::Settings) say so. With
     /// `subpages` rounds contain the sub-pages that were written in heaps of `pagetrail-alloc`.
     pub fn new(rounds: Rounds, child: Child, track: TrackMode, subpages: bool) -> Self {
-        let pid = child.id();
+        Self::of(rounds, Process::Child(child), track, subpages)
+    }
+
+    pub(super) fn of(rounds: Rounds, process: Process, track: TrackMode, subpages: bool) -> Self {
+        let pid = process.pid();
         let kinds = match track {
             TrackMode::Alternate => &[AccessKind::Writes, AccessKind::Accesses][..],
             TrackMode::Accesses => &[AccessKind::Accesses],
@@ -94,14 +101,15 @@ impl GuestSource {
             heaps: subpages.then(|| Heaps::new(pid)),
         });
         Self {
-            pid,
-            child,
+            process,
             ended: None,
             phase: Phase::Guest(rounds),
             rounds: RoundBuffer::new(),
             kinds: kinds.collect(),
             ready: VecDeque::new(),
             regions: Vec::new(),
+            events: Vec::new(),
+            requested: None,
             failure: None,
             units: None,
             log_entries: 0,
@@ -151,11 +159,17 @@ impl GuestSource {
     }
 
     /// Adds what the guest sent, and makes its rounds ready.
-    fn add(&mut self, mut collected: Collected, mut events: Vec<Event>, collect: Duration) {
+    pub(super) fn add(
+        &mut self,
+        mut collected: Collected,
+        mut events: Vec<Event>,
+        collect: Duration,
+    ) {
+        events.splice(..0, self.events.drain(..));
         self.log_entries += collected.ring_entries;
         let unknown = std::mem::take(&mut collected.unknown_calls);
         events.extend(unknown.into_iter().map(unknown_call));
-        let regions = mappings::at(self.pid, &collected);
+        let regions = mappings::at(self.process.pid(), &collected);
         let remapped = match regions == self.regions {
             true => Default::default(),
             false => mappings::new_since(&self.regions, &regions),
@@ -189,6 +203,7 @@ impl GuestSource {
     /// Takes in a round that the guest sent. Returns false if it is no longer a guest and has sent
     /// nothing.
     fn take(&mut self, round: GuestRound, collect: Duration) -> bool {
+        self.requested = None;
         match round {
             GuestRound::Round(collected) => self.add_running(collected, collect),
             GuestRound::Final(collected) => {
@@ -199,12 +214,17 @@ impl GuestSource {
                 }
             }
             GuestRound::Gone(collected) => {
-                self.phase = Phase::Over;
+                let phase = std::mem::replace(&mut self.phase, Phase::Over);
                 let Some(collected) = collected else {
                     return false;
                 };
                 let note = "the program executes another one, which is not recorded".into();
-                self.add(collected, vec![Event::Note(note)], collect);
+                let events = match phase {
+                    // The program says so itself.
+                    Phase::Guest(link) if link.is_followed() => Vec::new(),
+                    _ => vec![Event::Note(note)],
+                };
+                self.add(collected, events, collect);
             }
         }
         true
@@ -220,7 +240,9 @@ impl GuestSource {
             Phase::Guest(link) => match link.request(request) {
                 Ok(round) => match self.take(round, began.elapsed()) {
                     true => Ok(()),
-                    false => Err(pagetrail::Error::Gone { pid: self.pid }),
+                    false => Err(pagetrail::Error::Gone {
+                        pid: self.process.pid(),
+                    }),
                 },
                 Err(error) => {
                     self.phase = Phase::Over;
@@ -236,37 +258,50 @@ impl GuestSource {
                 self.make_ready(Duration::ZERO);
                 Ok(())
             }
-            Phase::Over => Err(pagetrail::Error::Gone { pid: self.pid }),
+            Phase::Over => Err(pagetrail::Error::Gone {
+                pid: self.process.pid(),
+            }),
         }
     }
 
     fn failed(&self, error: Error) -> pagetrail::Error {
         pagetrail::Error::Io {
-            what: format!("receiving a round of the guest, process {}", self.pid),
+            what: format!(
+                "receiving a round of the guest, process {}",
+                self.process.pid()
+            ),
             source: io::Error::other(error),
         }
     }
 
     /// The round of this kind, of the last collect.
     fn round(&mut self, access_kind: AccessKind) -> pagetrail::Result<Round<'_>> {
-        let gone = pagetrail::Error::Gone { pid: self.pid };
+        let gone = pagetrail::Error::Gone {
+            pid: self.process.pid(),
+        };
         let round = self.rounds.round(access_kind, &self.regions, &[]);
         round.ok_or(gone)
     }
 
-    /// Takes in what the guest sends by itself, for at most `timeout`.
-    fn receive(&mut self, timeout: Duration) {
+    /// Takes in what the guest sends by itself, for at most `timeout`. Returns whether it has sent
+    /// anything.
+    pub(super) fn receive(&mut self, timeout: Duration) -> bool {
         let Phase::Guest(link) = &mut self.phase else {
-            return thread::sleep(timeout.min(END_POLL));
+            thread::sleep(timeout.min(END_POLL));
+            return false;
         };
         let timeout = Timespec::try_from(timeout).ok();
         let is_readable = poll(&mut [PollFd::new(link, PollFlags::IN)], timeout.as_ref());
         if is_readable.unwrap_or(0) == 0 {
-            return;
+            return false;
         }
         match link.receive() {
             Ok(Some(round)) => {
-                self.take(round, Duration::ZERO);
+                let requested = self.requested;
+                self.take(
+                    round,
+                    requested.map_or(Duration::ZERO, |since| since.elapsed()),
+                );
             }
             Ok(None) => {}
             Err(error) => {
@@ -274,10 +309,11 @@ impl GuestSource {
                 self.phase = Phase::Over;
             }
         }
+        true
     }
 
     /// The target's state, if it is another one than that it runs.
-    fn state(&mut self) -> Option<State> {
+    pub(super) fn state(&mut self) -> Option<State> {
         if self.failure.is_some() {
             return Some(State::Ready);
         }
@@ -299,10 +335,7 @@ impl GuestSource {
             return None;
         }
         if self.ended.is_none() {
-            self.ended = match self.child.try_wait() {
-                Ok(status) => status.map(ended),
-                Err(_) => Some(None),
-            };
+            self.ended = self.process.ended();
         }
         self.ended.map(State::Ended)
     }
@@ -310,7 +343,7 @@ impl GuestSource {
 
 impl DirtySource for GuestSource {
     fn pid(&self) -> u32 {
-        self.pid
+        self.process.pid()
     }
 
     fn technique_name(&self) -> &str {
@@ -356,7 +389,9 @@ impl DirtySource for GuestSource {
             self.request(&Request::Round)?;
         }
         let Some(access_kind) = self.ready.pop_front() else {
-            return Err(pagetrail::Error::Gone { pid: self.pid });
+            return Err(pagetrail::Error::Gone {
+                pid: self.process.pid(),
+            });
         };
         self.round(access_kind)
     }
@@ -379,10 +414,12 @@ impl DirtySource for GuestSource {
         };
         self.request(&Request::Hold)?;
         if let Phase::Over = self.phase {
-            return Err(pagetrail::Error::Gone { pid: self.pid });
+            return Err(pagetrail::Error::Gone {
+                pid: self.process.pid(),
+            });
         }
         Ok(Box::new(GuestHold {
-            pid: self.pid,
+            pid: self.process.pid(),
             since,
             _releaser: releaser,
         }))
@@ -391,9 +428,9 @@ impl DirtySource for GuestSource {
     /// Collects a round of the instant at which the guest was held, which [`hold`](Self::hold) has
     /// received.
     fn collect_held(&mut self, held: &dyn Held) -> pagetrail::Result<Round<'_>> {
-        if held.pid() != self.pid {
+        if held.pid() != self.process.pid() {
             return Err(pagetrail::Error::Attach {
-                pid: self.pid,
+                pid: self.process.pid(),
                 reason: format!("process {} is held instead", held.pid()),
             });
         }
@@ -435,14 +472,6 @@ fn unknown_call(number: u64) -> Event {
     Event::Note(format!(
         "system call {number} is not known: for each such call, all writable memory counts as dirty"
     ))
-}
-
-fn ended(status: ExitStatus) -> Option<Ended> {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => Some(Ended::Exited(code)),
-        (None, Some(signal)) => Some(Ended::Killed(signal)),
-        (None, None) => None,
-    }
 }
 
 // By its path, since `refused` has this file for other processors.

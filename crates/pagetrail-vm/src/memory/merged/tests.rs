@@ -15,7 +15,7 @@ use fastrand::Rng;
 use super::*;
 use crate::guest::Guest;
 use crate::memory::mapping::Mmap;
-use crate::rounds::link::{GuestRound, Request, Rounds, pair};
+use crate::rounds::link::{GuestEnd, GuestRound, Request, Rounds, pair};
 use crate::rounds::unit_change::Aliased;
 use crate::sys::kvm::Log;
 use crate::sys::program_memory;
@@ -135,7 +135,7 @@ fn first_thread(
 ) {
     let mut guest = Guest::new(log).unwrap();
     let of = aliased(&mut guest.memory());
-    guest.serve_rounds(link).unwrap();
+    guest.serve_rounds(GuestEnd::adopt(link).unwrap()).unwrap();
     thread::scope(|scope| {
         let mut works = works.into_iter();
         let first = works.next().unwrap();
