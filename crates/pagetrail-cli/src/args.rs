@@ -312,6 +312,10 @@ pub(crate) struct GuestArgs {
     /// pagetrail vm)
     #[arg(long, conflicts_with_all = ["pid", "cgroup", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again", "max_overhead"])]
     pub(crate) vm: bool,
+    /// Track each process that comes of the program, as a guest of its own: its children, and what
+    /// they execute
+    #[arg(long, requires = "vm")]
+    pub(crate) follow: bool,
 }
 
 #[cfg(test)]

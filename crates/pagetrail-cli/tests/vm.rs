@@ -278,6 +278,42 @@ fn a_recording_has_the_pages_that_were_written_and_no_others() {
     }
 }
 
+/// The script's shell, two programs that it starts, a pipe, and the program that takes its place.
+#[test]
+fn a_script_that_is_followed_is_recorded_whole() {
+    const BASE: u64 = 0x1000_0000_0000;
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "known_pages.c", &[]);
+    let program = program.to_str().expect("UTF-8");
+    let script = format!("seq 9 | sort -r | head -1; {program} 3; {program} 4; exec {program} 5");
+    let words = ["record", "--vm", "--follow", "--interval", "50ms", "--"];
+    let words = [&words[..], &["sh", "-c", &script]].concat();
+    let recorded = run(directory.path(), &words);
+    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
+    assert_eq!(recorded.stdout, b"9\nready\nready\nready\n");
+    let whole = report(directory.path(), "pagetrail.trail");
+    let processes = whole["processes"].as_array().expect("processes");
+    assert_eq!(processes.len(), 6, "{whole}");
+    let mut with_known = 0;
+    for process in processes {
+        let pid = number(&process["pid"]).to_string();
+        let words = ["report", "--json", "--process", &pid, "pagetrail.trail"];
+        let output = run(directory.path(), &words);
+        let one: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let mappings = one["mappings"].as_array().expect("mappings");
+        assert!(!mappings.is_empty(), "{one}");
+        let mut known = mappings.iter();
+        if let Some(known) = known.find(|mapping| address(&mapping["start"]) == BASE) {
+            assert_eq!(number(&known["distinct_pages"]), 100, "{known}");
+            with_known += 1;
+        }
+    }
+    assert_eq!(with_known, 3, "{whole}");
+}
+
 #[test]
 fn a_call_that_is_not_known_is_noted_once() {
     if no_guest() {

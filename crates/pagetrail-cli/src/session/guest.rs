@@ -3,12 +3,16 @@
 use std::env;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use pagetrail::TrackMode;
-use pagetrail_vm::{GuestSource, UnitStrategy};
+use pagetrail::{State, TrackMode};
+use pagetrail_vm::{Announcements, GuestSource, GuestTree, UnitStrategy};
+
+/// How long to wait at once for a program to begin.
+const BEGIN_POLL: Duration = Duration::from_millis(100);
 
 /// How a guest's heap distinguishes sub-pages.
 #[derive(Clone, Copy)]
@@ -28,33 +32,70 @@ pub(crate) fn start(
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<GuestSource> {
     let track = track.unwrap_or_default();
-    // Checked here, before there is a process whose error would be less clear.
-    pagetrail_vm::check::report()?;
-    if track != TrackMode::Writes {
-        pagetrail_vm::check::try_accesses()?;
-    }
     let units = subpages.map_or(UnitStrategy::Static, |subpages| subpages.units);
+    check(track)?;
     if units != UnitStrategy::Static {
         pagetrail_vm::check::try_units()?;
     }
     let (rounds, link) = pagetrail_vm::pair().context("cannot make a pair of sockets")?;
-    let mut guest = Command::new(env::current_exe().context("cannot find this program")?);
-    guest
-        .args(["vm", "run", "--rounds", &link.as_raw_fd().to_string()])
-        .args(
-            subpages
-                .iter()
-                .flat_map(|subpages| ["--subpages", subpages.per_page]),
-        )
-        .args((track != TrackMode::Writes).then_some("--accesses"))
-        .arg("--")
-        .args(command);
+    let per_page = subpages.map(|subpages| subpages.per_page);
+    let mut guest = guest(&link, track, per_page)?;
+    guest.arg("--").args(command);
     set_streams(&mut guest)?;
     let child = guest.spawn().context("cannot start the virtual machine")?;
     drop(link);
     let mut source = GuestSource::new(rounds, child, track, subpages.is_some());
     source.set_units(units)?;
     Ok(source)
+}
+
+/// Starts a program as a guest, as [`start`] does, and makes each process that comes of it a guest.
+/// Returns when the program begins, or has ended.
+pub(crate) fn start_tree(
+    command: &[OsString],
+    track: Option<TrackMode>,
+    subpages: Option<&str>,
+    set_streams: impl FnOnce(&mut Command) -> Result<()>,
+) -> Result<GuestTree> {
+    let track = track.unwrap_or_default();
+    check(track)?;
+    let (announcements, link) = Announcements::pair().context("cannot make a pair of sockets")?;
+    let mut guest = guest(&link, track, subpages)?;
+    guest.args(["--follow", "--"]).args(command);
+    set_streams(&mut guest)?;
+    let child = guest.spawn().context("cannot start the virtual machine")?;
+    drop(link);
+    let words = command.iter().map(|word| word.to_string_lossy().into());
+    let words = words.collect();
+    let mut tree = GuestTree::new(announcements, child, words, track, subpages.is_some());
+    while tree.members().is_empty() && !matches!(tree.wait(BEGIN_POLL), State::Ended(_)) {
+        // The recording begins with it.
+        tree.follow();
+    }
+    Ok(tree)
+}
+
+/// Checked here, before there is a process whose error would be less clear.
+fn check(track: TrackMode) -> Result<()> {
+    pagetrail_vm::check::report()?;
+    if track != TrackMode::Writes {
+        pagetrail_vm::check::try_accesses()?;
+    }
+    Ok(())
+}
+
+/// The command that becomes a guest whose rounds go over `link`; without the program.
+fn guest(link: &OwnedFd, track: TrackMode, subpages: Option<&str>) -> Result<Command> {
+    let mut guest = Command::new(env::current_exe().context("cannot find this program")?);
+    guest
+        .args(["vm", "run", "--rounds", &link.as_raw_fd().to_string()])
+        .args(
+            subpages
+                .iter()
+                .flat_map(|per_page| ["--subpages", per_page]),
+        )
+        .args((track != TrackMode::Writes).then_some("--accesses"));
+    Ok(guest)
 }
 
 /// Keeps a program's streams apart from those of a subcommand that writes a result to standard

@@ -11,7 +11,7 @@ use pagetrail::{
     Watch, WatchBuilder,
 };
 use pagetrail_trail::Header;
-use pagetrail_vm::UnitStrategy;
+use pagetrail_vm::{GuestMember, UnitStrategy};
 
 use crate::args::{GuestArgs, HugePagesArg, TechniqueArgs, TreeArgs};
 use crate::exit;
@@ -66,6 +66,11 @@ pub(crate) fn start_tree(
     follow: bool,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<Subject> {
+    if wanted.guest.follow {
+        let command = program(wanted);
+        let tree = guest::start_tree(command, wanted.track, wanted.subpages, set_streams)?;
+        return Ok(Subject::Guests(Box::new(tree)));
+    }
     if wanted.guest.vm {
         return Ok(Subject::Guest(start_guest(wanted, set_streams)?));
     }
@@ -81,20 +86,23 @@ pub(crate) fn start_tree(
     Ok(Subject::Tree(Box::new(tree)))
 }
 
+/// The program to be started as a guest: the parser refuses that for processes.
+fn program<'a>(wanted: &Wanted<'a>) -> &'a [OsString] {
+    match wanted.target {
+        Named::Program(command) => command,
+        Named::Processes(_) | Named::Cgroup(_) => &[],
+    }
+}
+
 fn start_guest(
     wanted: &Wanted<'_>,
     set_streams: impl FnOnce(&mut Command) -> Result<()>,
 ) -> Result<Box<dyn DirtySource>> {
-    // The parser refuses it for processes.
-    let command = match wanted.target {
-        Named::Program(command) => command,
-        Named::Processes(_) | Named::Cgroup(_) => &[],
-    };
     let subpages = wanted.subpages.map(|per_page| Subpages {
         per_page,
         units: wanted.units,
     });
-    let source = guest::start(command, wanted.track, subpages, set_streams)?;
+    let source = guest::start(program(wanted), wanted.track, subpages, set_streams)?;
     Ok(Box::new(source))
 }
 
@@ -199,6 +207,14 @@ pub(crate) fn command(program: &OsString, arguments: &[OsString]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments);
     command
+}
+
+/// Makes the header of a process that is a guest of a tree.
+pub(crate) fn guest_header(member: &GuestMember, interval: Duration) -> Header {
+    Header {
+        command: member.command().to_vec(),
+        ..header(member.source(), Named::Processes(&[]), interval)
+    }
 }
 
 /// Makes the header of a trail that records this source; `target` names a program that was started.

@@ -1,8 +1,9 @@
-//! [`Subject`]: what `record` tracks: a tree of processes, or a guest of KVM.
+//! [`Subject`]: what `record` tracks: a tree of processes, a guest of KVM, or a tree of guests.
 
 use std::time::{Duration, Instant};
 
 use pagetrail::{DirtySource, Origin, Round, State, Tree};
+use pagetrail_vm::GuestTree;
 
 /// What is tracked.
 pub(crate) enum Subject {
@@ -10,6 +11,8 @@ pub(crate) enum Subject {
     Tree(Box<Tree>),
     /// A guest, which is one source.
     Guest(Box<dyn DirtySource>),
+    /// Guests, each a source.
+    Guests(Box<GuestTree>),
 }
 
 impl Subject {
@@ -22,6 +25,10 @@ impl Subject {
                 Some(first.watch())
             }
             Self::Guest(source) => Some(&**source),
+            Self::Guests(tree) => {
+                let first = tree.members().first()?;
+                Some(first.source())
+            }
         }
     }
 
@@ -34,6 +41,11 @@ impl Subject {
                 roots.map(|member| member.pid()).collect()
             }
             Self::Guest(source) => vec![source.pid()],
+            Self::Guests(tree) => {
+                let members = tree.members().iter();
+                let roots = members.filter(|member| member.is_root());
+                roots.map(|member| member.source().pid()).collect()
+            }
         }
     }
 
@@ -42,6 +54,7 @@ impl Subject {
         match self {
             Self::Tree(tree) => tree.members().len(),
             Self::Guest(_) => 1,
+            Self::Guests(tree) => tree.members().len(),
         }
     }
 
@@ -56,6 +69,7 @@ impl Subject {
                     .min()
             }
             Self::Guest(source) => source.next_collect(),
+            Self::Guests(_) => None,
         }
     }
 
@@ -64,6 +78,7 @@ impl Subject {
         match self {
             Self::Tree(tree) => tree.wait(timeout),
             Self::Guest(source) => source.wait(timeout),
+            Self::Guests(tree) => tree.wait(timeout),
         }
     }
 
@@ -72,13 +87,25 @@ impl Subject {
         match self {
             Self::Tree(tree) => tree.release_exit(),
             Self::Guest(source) => source.release_exit(),
+            Self::Guests(tree) => tree.release_exit(),
         }
     }
 
-    /// Takes a round that nobody wants, so that a guest can go on.
+    /// Takes rounds that nobody wants, so that a guest can go on.
     pub(crate) fn drop_round(&mut self) {
-        if let Self::Guest(source) = self {
-            let _ = source.collect().map(Round::commit);
+        match self {
+            Self::Tree(_) => {}
+            Self::Guest(source) => {
+                let _ = source.collect().map(Round::commit);
+            }
+            Self::Guests(tree) => {
+                tree.follow();
+                for member in tree.members_mut() {
+                    if member.is_ready() {
+                        let _ = member.source_mut().collect().map(Round::commit);
+                    }
+                }
+            }
         }
     }
 }

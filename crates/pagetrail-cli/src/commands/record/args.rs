@@ -46,7 +46,7 @@ pub(crate) struct RecordArgs {
     /// Merge sub-pages in the guest's page tables while it runs, so that they are logged together:
     /// static (never), adaptive (those that are written together in round after round), or
     /// history:N (those written in the same round, and all separated after N rounds)
-    #[arg(long, value_name = "STRATEGY", requires_all = ["vm", "subpages"], default_value = "static")]
+    #[arg(long, value_name = "STRATEGY", requires_all = ["vm", "subpages"], conflicts_with = "follow", default_value = "static")]
     pub(crate) units: UnitStrategy,
     /// Record a last round at the program's exit. The program runs under ptrace(2) for this, with
     /// side effects: LeakSanitizer fails, debuggers and set-user-ID are refused, signals take

@@ -7,6 +7,7 @@ use pagetrail::{Change, DirtySource, Member, State, Tree};
 use pagetrail_recorder::Recorder;
 use pagetrail_stacks::Sampler;
 use pagetrail_trail::{Inherited, Origin, Process};
+use pagetrail_vm::{GuestChange, GuestMember, GuestTree};
 
 use super::{Session, is_gone};
 use crate::exit;
@@ -27,6 +28,13 @@ impl Session<'_> {
                 let stacks = sample(&mut self.sampling, &**source);
                 recorder.add(0, process, stacks);
             }
+            Subject::Guests(tree) => {
+                for member in tree.members() {
+                    let process = describe_guest(member, self.interval);
+                    let stacks = sample(&mut self.sampling, member.source());
+                    recorder.add(member.number(), process, stacks);
+                }
+            }
             Subject::Tree(tree) => {
                 for member in tree.members() {
                     let process = describe(member, self.named, self.interval);
@@ -38,13 +46,15 @@ impl Session<'_> {
     }
 
     /// Takes a round of each process that is due, and the others of its interval. All are due where
-    /// there is no budget, and in the last round.
+    /// there is no budget, and in the last round. Of guests that are a tree all are due where
+    /// `is_due`, and otherwise those that have sent a round by themselves.
     ///
     /// Fails with [`pagetrail::Error::Gone`] when the only process that was named has ended.
     pub(super) fn take_rounds(
         &mut self,
         recorder: &mut Recorder<'_>,
         rounds_max: u32,
+        is_due: bool,
         is_last: bool,
     ) -> Result<()> {
         let due = match is_last {
@@ -53,8 +63,14 @@ impl Session<'_> {
             false => Some(Instant::now() + self.interval / 4),
         };
         recorder.begin_round();
+        if let (true, Subject::Guests(tree)) = (is_due || is_last, &mut *self.subject) {
+            tree.request_rounds();
+        }
         loop {
             match &mut *self.subject {
+                Subject::Guests(tree) => {
+                    take_guests(tree, recorder, &mut self.sampling, self.interval)?;
+                }
                 Subject::Guest(source) => recorder.take_round(0, &mut **source)?,
                 Subject::Tree(tree) => {
                     for change in tree.follow() {
@@ -105,13 +121,46 @@ impl Session<'_> {
                     collect(tree, recorder, due)?;
                 }
             }
-            if recorder.totals().rounds >= rounds_max
+            // Processes may come and go without a pause.
+            if matches!(self.subject, Subject::Guests(_))
+                || recorder.totals().rounds >= rounds_max
                 || self.subject.wait(Duration::ZERO) != State::Ready
             {
                 return Ok(());
             }
         }
     }
+}
+
+/// Takes the rounds of guests that are there, and records which guests came and ended.
+fn take_guests(
+    tree: &mut GuestTree,
+    recorder: &mut Recorder<'_>,
+    sampling: &mut Option<Sampling>,
+    interval: Duration,
+) -> Result<()> {
+    for change in tree.follow() {
+        match change {
+            GuestChange::Appeared { number } => {
+                let mut members = tree.members().iter();
+                if let Some(member) = members.find(|member| member.number() == number) {
+                    let stacks = sample(sampling, member.source());
+                    recorder.add(number, describe_guest(member, interval), stacks);
+                }
+            }
+            GuestChange::Ended { number } => {
+                let at = nanoseconds(tree.began().elapsed());
+                recorder.ended(number, at, &pagetrail_recorder::end(None))?;
+            }
+            _ => {}
+        }
+    }
+    for member in tree.members_mut() {
+        if member.is_ready() {
+            recorder.take_round(member.number(), member.source_mut())?;
+        }
+    }
+    Ok(())
 }
 
 /// Takes a round of each member that is due by then, or of all.
@@ -157,6 +206,20 @@ fn describe(member: &Member, named: Named<'_>, interval: Duration) -> Process {
             shared: member.inherited().shared.clone(),
         },
         header: start::header(member.watch(), named, interval),
+    }
+}
+
+/// What the trail says of a guest of a tree when it appears.
+fn describe_guest(member: &GuestMember, interval: Duration) -> Process {
+    Process {
+        parent: member.parent(),
+        origin: match member.is_root() {
+            true => Origin::Root,
+            false => Origin::New,
+        },
+        appeared_ns: nanoseconds(member.appeared()),
+        header: start::guest_header(member, interval),
+        ..Process::default()
     }
 }
 

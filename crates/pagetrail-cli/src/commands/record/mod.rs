@@ -217,7 +217,8 @@ impl Session<'_> {
                 return Ok(Stop::Ended);
             }
             let is_last = !matches!(waited, Waited::Due) || schedule.is_over(Instant::now());
-            match self.take_rounds(recorder, rounds_max, is_last) {
+            let is_due = Instant::now() >= schedule.deadline();
+            match self.take_rounds(recorder, rounds_max, is_due, is_last) {
                 Err(error) if is_gone(&error) => {
                     match self.is_program {
                         true => self.unseen = is_unseen.then(|| last.elapsed()),

@@ -8,6 +8,7 @@ use pagetrail::{Change, DirtySource, Error, Member, Origin, State, Tree};
 use pagetrail_recorder::{Converter, Schedule};
 use pagetrail_top::{Collected, Exchange, FunctionNames, Update};
 use pagetrail_trail::{End, Header};
+use pagetrail_vm::{GuestChange, GuestMember, GuestTree};
 
 use crate::recording::stacks::Sampling;
 use crate::session::start::{self, Named};
@@ -59,6 +60,10 @@ impl<'a> Collector<'a> {
     pub(super) fn add_present(&mut self, subject: &Subject) -> Option<Header> {
         match subject {
             Subject::Guest(source) => self.add(0, None, self.named, &**source),
+            Subject::Guests(tree) => tree
+                .members()
+                .iter()
+                .for_each(|member| self.add_guest(member)),
             Subject::Tree(tree) => {
                 for member in tree.members() {
                     self.add_member(member);
@@ -90,6 +95,21 @@ impl<'a> Collector<'a> {
         source: &dyn DirtySource,
     ) {
         let header = start::header(source, named, self.interval);
+        self.add_with(number, parent, header, source);
+    }
+
+    fn add_guest(&mut self, member: &GuestMember) {
+        let header = start::guest_header(member, self.interval);
+        self.add_with(member.number(), member.parent(), header, member.source());
+    }
+
+    fn add_with(
+        &mut self,
+        number: u32,
+        parent: Option<u32>,
+        header: Header,
+        source: &dyn DirtySource,
+    ) {
         let sampling = self.sampling.as_mut();
         let sampler = sampling.and_then(|sampling| sampling.start(source));
         let has_functions = sampler.is_some();
@@ -138,6 +158,9 @@ impl<'a> Collector<'a> {
         if self.is_over || state == State::Running && Instant::now() < schedule.deadline() {
             return Ok(None);
         }
+        if let (State::Running | State::Exiting, Subject::Guests(tree)) = (state, &mut *subject) {
+            tree.request_rounds();
+        }
         let due = (state == State::Running).then(|| schedule.deadline());
         match self.take_rounds(subject, due) {
             Err(error) if is_gone(&error) => {
@@ -168,6 +191,7 @@ impl<'a> Collector<'a> {
     fn take_rounds(&mut self, subject: &mut Subject, due: Option<Instant>) -> Result<()> {
         let tree = match subject {
             Subject::Guest(source) => return self.take_round(0, &mut **source),
+            Subject::Guests(tree) => return self.take_guests(tree),
             Subject::Tree(tree) => tree,
         };
         self.follow_tree(tree);
@@ -191,6 +215,31 @@ impl<'a> Collector<'a> {
             }
         }
         gone
+    }
+
+    /// Takes the rounds of guests that are there, and looks which guests came and ended.
+    fn take_guests(&mut self, tree: &mut GuestTree) -> Result<()> {
+        for change in tree.follow() {
+            match change {
+                GuestChange::Appeared { number } => {
+                    let mut members = tree.members().iter();
+                    let member = members.find(|member| member.number() == number);
+                    member.into_iter().for_each(|member| self.add_guest(member));
+                }
+                GuestChange::Ended { number } => {
+                    self.sources.remove(&number);
+                    let end = End::Gone;
+                    self.updates.push(Update::Ended { number, end });
+                }
+                _ => {}
+            }
+        }
+        for member in tree.members_mut() {
+            if member.is_ready() {
+                self.take_round(member.number(), member.source_mut())?;
+            }
+        }
+        Ok(())
     }
 
     /// Looks which processes came and ended.

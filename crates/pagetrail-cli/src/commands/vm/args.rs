@@ -15,6 +15,7 @@ use crate::args::SUBPAGES;
     pagetrail vm run --follow -- bash script\n  \
     pagetrail record --vm -- ./prog\n  \
     pagetrail record --vm --access -- ./prog\n  \
+    pagetrail record --vm --follow -- make\n  \
     pagetrail top --vm -- ./prog\n\n\
     It is a tracker, not a sandbox: the program keeps its own rights. Most calls that are not\n\
     supported (seccomp, for one) fail as on a kernel that lacks them; the others end the program\n\
