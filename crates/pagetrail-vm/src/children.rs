@@ -19,8 +19,9 @@ impl Guest {
         let mut table = self.threads.table();
         let memory = self.memory();
         let actions = self.signals.actions();
+        let descriptors = self.lock_descriptors();
         let side = child::fork(flags)?;
-        drop((memory, actions));
+        drop((memory, actions, descriptors));
         if side == Side::Child {
             for descriptor in table.abandon_others(&self.run_state) {
                 descriptors::close_inherited(descriptor);
@@ -57,9 +58,9 @@ impl Guest {
         self.threads = Arc::new(threads_of_one(&self.run_state, &processor));
         self.processor = processor;
         self.vm = Arc::new(vm);
-        // What is left are descriptors of the parent's machine. Threads of the parent own them, which
-        // do not exist here. Its recorder would not see the parent's end while this process has the
-        // link.
+        // What is left are descriptors of the parent's machine. Threads of the parent own them,
+        // which do not exist here. Its recorder would not see the parent's end while this process
+        // has the link.
         let kept = |number: &i32| descriptors.contains(number);
         let left = before.into_iter().filter(|number| !kept(number));
         left.for_each(descriptors::close_inherited);

@@ -259,7 +259,11 @@ impl Guest {
 
     /// The machine's own descriptors, ascending.
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
-        locked(&self.descriptors).clone()
+        self.lock_descriptors().clone()
+    }
+
+    pub(crate) fn lock_descriptors(&self) -> MutexGuard<'_, Vec<RawFd>> {
+        locked(&self.descriptors)
     }
 
     /// Removes a descriptor that has been closed.

@@ -107,8 +107,8 @@ pub struct Settings {
     /// sets in page tables. Every page then has its own entry there. [`check::try_accesses`] says
     /// whether this machine's KVM sets these bits.
     pub accesses: bool,
-    /// Whether programs executed by `execve(2)` become guests, too, instead of running natively, and
-    /// with [`recorded_guest`] whether children are recorded.
+    /// Whether programs executed by `execve(2)` become guests, too, instead of running natively,
+    /// and with [`recorded_guest`] whether children are recorded.
     /// The program that sets this must call [`resume`] first in its `main`, since the process
     /// executes it again.
     pub follow: bool,

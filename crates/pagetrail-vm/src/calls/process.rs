@@ -2,8 +2,8 @@
 //!
 //! A child of `fork(2)` runs in its own virtual machine, over its copy of the memory. A child of
 //! `vfork(2)` runs on this thread's vCPU while the thread waits, as the kernel has it. Another
-//! program (`execve(2)`) runs natively, unless it is followed ([`crate::follow`]). [`super::threads`] has the part of `clone(2)` that is about
-//! threads.
+//! program (`execve(2)`) runs natively, unless it is followed ([`crate::follow`]).
+//! [`super::threads`] has the part of `clone(2)` that is about threads.
 
 use std::convert::Infallible;
 use std::io;

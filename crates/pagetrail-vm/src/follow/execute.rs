@@ -57,8 +57,8 @@ pub(crate) fn execute(guest: &mut Guest, made: &Call) -> Result<Option<i64>> {
         return Ok(None);
     };
     let own = follow.own.as_raw_fd();
-    // No other thread goes on, or copies this process's descriptors meanwhile. A child of `vfork(2)`
-    // has its own, and its parent would find the locks taken for ever.
+    // No other thread goes on, or copies this process's descriptors meanwhile. A child of
+    // `vfork(2)` has its own, and its parent would find the locks taken for ever.
     let threads = (!guest.is_vforked).then(|| guest.threads.clone());
     let threads = threads.as_deref();
     let stopped = threads.map(|threads| threads.stop_others(&guest.run_state));

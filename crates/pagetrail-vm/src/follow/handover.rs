@@ -94,7 +94,7 @@ impl Handover {
     pub(super) fn of_this_process() -> Option<io::Result<Self>> {
         let number = std::env::var_os(VARIABLE)?;
         let number = number.to_str()?.parse().ok()?;
-        // Whoever sets the variable by hand has no such file.
+        // A variable that was set by hand names no such file.
         let mut magic = [0; 8];
         rustix::io::pread(descriptors::borrow(number).ok()?, &mut magic, 0).ok()?;
         if u64::from_le_bytes(magic) != MAGIC {

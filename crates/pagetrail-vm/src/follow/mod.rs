@@ -8,8 +8,8 @@
 //! closed, a parent that waits in `vfork(2)` goes on.
 //!
 //! What cannot be a guest is executed natively, as without following: the kernel then says why it
-//! fails, if it does. [`executable`] decides that before anything has changed. [`execute`] makes the
-//! call. [`handover`] carries what the new program needs, and [`resume`] begins there.
+//! fails, if it does. [`executable`] decides that before anything has changed. [`execute`] makes
+//! the call. [`handover`] carries what the new program needs, and [`resume`] begins there.
 
 mod executable;
 mod execute;

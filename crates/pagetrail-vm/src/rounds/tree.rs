@@ -92,8 +92,8 @@ impl GuestMember {
 /// The guests of a program that is followed ([`Settings::follow`](crate::Settings::follow)).
 ///
 /// Call [`Self::follow`] when [`Self::wait`] returns, and collect from each of
-/// [`Self::members_mut`] that [is ready](GuestMember::is_ready). A process that ends waits until its
-/// last round has been committed. Dropping the tree leaves all processes running, unrecorded.
+/// [`Self::members_mut`] that [is ready](GuestMember::is_ready). A process that ends waits until
+/// its last round has been committed. Dropping the tree leaves all processes running, unrecorded.
 #[derive(Debug)]
 pub struct GuestTree {
     announcements: Announcements,

@@ -31,16 +31,16 @@ pub(crate) fn borrow(number: RawFd) -> io::Result<BorrowedFd<'static>> {
     if number < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
-    // SAFETY: the program's calls name its descriptors by numbers. One that is not open, or is closed
-    // meanwhile, makes the kernel's calls on it fail; no Rust object owns it.
+    // SAFETY: the program's calls name its descriptors by numbers. One that is not open, or is
+    // closed meanwhile, makes the kernel's calls on it fail; no Rust object owns it.
     Ok(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
 /// Closes a descriptor that nothing owns: a forked child has inherited it from a thread that does
 /// not exist in it, or it was made for a program to be executed.
 pub(crate) fn close_inherited(number: RawFd) {
-    // SAFETY: the object that owns the number belongs to a thread of the parent, and is never used or
-    // dropped in this process; or there is none.
+    // SAFETY: the object that owns the number belongs to a thread of the parent, and is never used
+    // or dropped in this process; or there is none.
     unsafe { libc::close(number) };
 }
 

@@ -81,8 +81,8 @@ pub(crate) fn open() -> Result<Kvm> {
 
 /// Uses an open `/dev/kvm`.
 pub(crate) fn adopt(fd: OwnedFd) -> Kvm {
-    // SAFETY: the descriptor is of /dev/kvm: the callers have it from a virtual machine. Its ownership
-    // is given up.
+    // SAFETY: the descriptor is of /dev/kvm: the callers have it from a virtual machine.
+    // `into_raw_fd` passes its ownership on.
     unsafe { std::os::fd::FromRawFd::from_raw_fd(fd.into_raw_fd()) }
 }
 

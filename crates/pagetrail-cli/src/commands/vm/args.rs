@@ -45,8 +45,8 @@ pub(crate) struct RunArgs {
     /// Track accesses in those rounds, too
     #[arg(long, hide = true, requires = "rounds")]
     pub(crate) accesses: bool,
-    /// Keep programs that the program executes, and those of its children, in virtual machines, too,
-    /// each in one of its own; without this they run natively
+    /// Keep programs that the program executes, and those of its children, in virtual machines,
+    /// too, each in one of its own; without this they run natively
     #[arg(long)]
     pub(crate) follow: bool,
     /// Limit the program's writable memory; mappings beyond the limit fail with ENOMEM
