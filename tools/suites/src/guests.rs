@@ -121,6 +121,9 @@ const SUITES: &[Wanted] = &[
     Wanted::new("pagetrail-vm", "clock")
         .only("7.x")
         .with_guests(),
+    Wanted::new("pagetrail-vm", "follow")
+        .only("7.x")
+        .with_guests(),
     Wanted::new("pagetrail-vm", "own").only("7.x").with_guests(),
     Wanted::new("pagetrail-vm", "source")
         .only("7.x")
