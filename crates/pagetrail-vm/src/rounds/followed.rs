@@ -21,9 +21,10 @@ impl GuestSource {
         }
     }
 
-    /// Whether a requested round is on its way.
-    pub(super) fn awaits_answer(&self) -> bool {
-        self.requested.is_some() && matches!(self.phase, Phase::Guest(_))
+    /// Whether a round is on its way that was requested since then.
+    pub(super) fn awaits_answer(&self, since: Instant) -> bool {
+        let is_requested = self.requested.is_some_and(|requested| requested >= since);
+        is_requested && matches!(self.phase, Phase::Guest(_))
     }
 
     /// What becomes readable when the guest sends something.

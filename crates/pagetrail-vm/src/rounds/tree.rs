@@ -13,8 +13,8 @@ use super::process::{Process, ended};
 use super::source::GuestSource;
 
 /// How long a member is waited for that does not answer: one that is stopped (`SIGSTOP`) answers
-/// when it goes on.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// when it goes on, and is not waited for again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest time until the end of a process is noticed that sends none.
 const END_POLL: Duration = Duration::from_millis(20);
 
@@ -163,13 +163,14 @@ impl GuestTree {
 
     /// Requests a round of each process, and waits until all that answer have.
     pub fn request_rounds(&mut self) {
+        let since = Instant::now();
         self.members
             .iter_mut()
             .for_each(|member| member.source.begin_collect());
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let deadline = since + ANSWER_TIMEOUT;
         loop {
             let mut asked = self.members.iter_mut();
-            let Some(asked) = asked.find(|member| member.source.awaits_answer()) else {
+            let Some(asked) = asked.find(|member| member.source.awaits_answer(since)) else {
                 return;
             };
             let left = deadline.saturating_duration_since(Instant::now());
