@@ -378,6 +378,8 @@ int main(int count, char **words)
         return failures();
     if (strcmp(what, "ways") == 0)
         return ways();
+    if (strcmp(what, "descriptor") == 0)
+        return fexecve(open(self, O_PATH | O_CLOEXEC), (char *[]){ self, "where", NULL }, environ);
     if (strcmp(what, "leaf") == 0)
         return leaf(words[2]);
     if (strcmp(what, "tree") == 0)

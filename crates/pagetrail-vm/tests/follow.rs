@@ -156,9 +156,9 @@ fn executed_programs_are_guests() {
     std::fs::write(&script, "#!./follow where\n").expect("a script");
     let mode = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&script, mode).expect("its mode");
-    let words = "./follow; (./follow where); ./script; sh -c './follow; exec ./follow where'; exec ./follow";
+    let words = "./follow descriptor; ./follow; (./follow where); ./script; sh -c './follow; exec ./follow where'; exec ./follow";
     let output = as_a_guest(directory.path(), &["sh", "-c", words]);
-    assert_eq!(text(&output), "a guest\n".repeat(6));
+    assert_eq!(text(&output), "a guest\n".repeat(7));
 }
 
 /// A program that runs with other rights than its caller's is not a guest, which would not have
