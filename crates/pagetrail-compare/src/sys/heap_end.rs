@@ -32,7 +32,7 @@ impl HeapEnd {
             // nobody else knows of them.
             let new = unsafe { std::slice::from_raw_parts_mut(end as *mut u8, bytes) };
             for page in new.chunks_mut(PAGE) {
-                empty += u64::from(std::mem::replace(&mut page[0], 1) == 0);
+                empty += u64::from(super::write_first(page));
             }
         }
         // SAFETY: this asks for the end, and moves nothing.

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// A mapping of our own.
 #[derive(Debug)]
@@ -28,6 +28,11 @@ impl Mapping {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: without an address the kernel takes one where nothing is.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, flags) }?;
+        // Linux has huge pages only where there is memory enough (`hugepage_init` in
+        // mm/huge_memory.c), so that a small guest would take 512 faults for one. A kernel that
+        // has none at all refuses.
+        // SAFETY: the mapping is our own, and its content stays.
+        let _ = unsafe { madvise(start, bytes, Advice::LinuxNoHugepage) };
         Ok(Self {
             start: start.cast(),
             bytes,

@@ -1,5 +1,6 @@
 //! What the tests of suites ask of the kernel and safe Rust has no word for; all unsafe code.
 
+use std::hint::black_box;
 use std::io;
 
 pub(crate) mod child;
@@ -18,4 +19,11 @@ fn check_is_first_thread() -> io::Result<()> {
             "this test needs a process of its own, and its first thread",
         )),
     }
+}
+
+/// Writes to a page, and only then looks whether it was empty: a page that is read first faults
+/// twice, for a page of zeros and for its own.
+pub(crate) fn write_first(page: &mut [u8]) -> bool {
+    page[0] = 1;
+    black_box(page)[1] == 0
 }

@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::{Done, Work, programs, timed};
+use crate::sys;
 use crate::sys::child::Child;
 use crate::sys::heap_end::HeapEnd;
 use crate::sys::mapping::{Mapping, peek};
@@ -32,12 +33,10 @@ pub(crate) const ALL: &[Work] = &[
 
 const PAGE: usize = 4096;
 
-/// Writes to each page; gives how many it has found empty.
+/// Writes to each page; gives how many it has found empty beside that byte.
 fn touch(memory: &mut [u8]) -> u64 {
     let pages = memory.chunks_mut(PAGE);
-    pages
-        .map(|page| u64::from(std::mem::replace(&mut page[0], 1) == 0))
-        .sum()
+    pages.map(|page| u64::from(sys::write_first(page))).sum()
 }
 
 /// The first touch of each page.
