@@ -31,6 +31,7 @@ pub(crate) struct Fake {
     outputs: Vec<(&'static str, &'static str)>,
     drift: f64,
     failing: Vec<&'static str>,
+    failing_from: usize,
     apart: Vec<&'static str>,
     counters: Vec<(&'static str, &'static str, i64)>,
 }
@@ -46,6 +47,7 @@ impl Fake {
             outputs: Vec::new(),
             drift: 1.0,
             failing: Vec::new(),
+            failing_from: 0,
             apart: Vec::new(),
             counters: Vec::new(),
         }
@@ -67,8 +69,15 @@ impl Fake {
         self
     }
 
+    /// Tests fail there.
     pub(crate) fn failing(mut self, environment: &'static str) -> Self {
         self.failing.push(environment);
+        self
+    }
+
+    /// They fail only when so much has run.
+    pub(crate) fn after(mut self, runs: usize) -> Self {
+        self.failing_from = runs;
         self
     }
 
@@ -111,7 +120,7 @@ impl Runner for Fake {
         }
         let slower = self.slower.iter().find(|(other, _)| *other == name);
         let factor = slower.map_or(1.0, |(_, factor)| *factor);
-        if self.failing.contains(&&*name) {
+        if self.failing.contains(&&*name) && self.runs.len() >= self.failing_from {
             return Ok(Outcome::Failed("it is wrong".into()));
         }
         if self.apart.contains(&&*name) {

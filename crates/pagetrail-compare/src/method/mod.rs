@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use pagetrail_probes::Found;
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +138,8 @@ pub fn compare(
         absent: Vec::new(),
     };
     session.warm_up()?;
+    // What has nothing to be compared with takes no more time.
+    session.tests.retain(|test| test.environments.len() > 1);
     let rounds = session.rounds();
     session.measure_noise(rounds)?;
     session.measure(rounds)?;
@@ -145,9 +147,13 @@ pub fn compare(
         session.probe()?;
     }
     let notes = session.runner.notes();
-    let Session { tests, absent, .. } = session;
+    let Session {
+        tests, mut absent, ..
+    } = session;
+    absent.extend(tests.iter().filter_map(Running::loss));
     let suites = plan.suites.iter().map(|suite| {
-        let own = tests.iter().filter(|test| test.suite == suite.name);
+        let left = tests.iter().filter(|test| test.lost.is_none());
+        let own = left.filter(|test| test.suite == suite.name);
         let tests: Vec<_> = own.map(|test| test.result(plan)).collect();
         SuiteResult {
             name: suite.name.clone(),
@@ -208,7 +214,10 @@ impl<'a> Session<'a> {
                         Outcome::NotHere(reason) | Outcome::Apart(reason) | Outcome::Failed(reason),
                         None,
                     ) => {
-                        let name = named.clone();
+                        let name = match environment {
+                            Environment::Native => named.clone(),
+                            other => format!("{named} in {other}"),
+                        };
                         self.absent.push(Absent { name, reason });
                         break;
                     }
@@ -249,6 +258,7 @@ impl<'a> Session<'a> {
     /// Every test in every environment.
     fn slots(&self) -> Vec<Slot> {
         let tests = self.tests.iter().enumerate();
+        let tests = tests.filter(|(_, running)| running.lost.is_none());
         tests
             .flat_map(|(test, running)| running.measured().map(move |at| (test, at)))
             .collect()
@@ -276,12 +286,16 @@ impl<'a> Session<'a> {
                 let left = self.cost(&pairs[2 * test..]);
                 let remaining = later + self.cost(&pairs) * (rounds - run) as u32 + left;
                 let phase = Phase::Noise { run, of: rounds };
-                let mut time = || match self.run((test, 0), phase, remaining)? {
-                    Ok(sample) => Ok(sample.time_ns),
-                    Err(reason) => bail!("{} has failed: {reason}", self.tests[test].name),
-                };
-                let (first, second) = (time()?, time()?);
-                self.tests[test].noise.push(first / second.max(1.0));
+                let mut times = Vec::new();
+                while times.len() < 2 && self.tests[test].lost.is_none() {
+                    match self.run((test, 0), phase, remaining)? {
+                        Ok(sample) => times.push(sample.time_ns),
+                        Err(reason) => self.tests[test].lost = Some(reason),
+                    }
+                }
+                if let [first, second] = times[..] {
+                    self.tests[test].noise.push(first / second.max(1.0));
+                }
             }
         }
         Ok(())
@@ -292,6 +306,9 @@ impl<'a> Session<'a> {
             let mut slots = Vec::new();
             // A test's runs stay together, so that a ratio is one of neighbours.
             for test in 0..self.tests.len() {
+                if self.tests[test].lost.is_some() {
+                    continue;
+                }
                 let measured = self.tests[test].measured();
                 let mut own: Vec<Slot> = measured.map(|at| (test, at)).collect();
                 self.random.shuffle(&mut own);
@@ -301,12 +318,15 @@ impl<'a> Session<'a> {
                 let later = self.cost(&slots) * (rounds - run) as u32;
                 let remaining = later + self.cost(&slots[done..]);
                 let (test, at) = *slot;
+                if self.tests[test].lost.is_some() {
+                    continue;
+                }
                 let sample = self.run(*slot, Phase::Round { run, of: rounds }, remaining);
-                let place = &mut self.tests[test].environments[at];
+                let running = &mut self.tests[test];
                 match sample? {
-                    Ok(sample) => place.samples.push(sample),
-                    Err(reason) if at > 0 => place.failed = Some(reason),
-                    Err(reason) => bail!("{} has failed: {reason}", self.tests[test].name),
+                    Ok(sample) => running.environments[at].samples.push(sample),
+                    Err(reason) if at > 0 => running.environments[at].failed = Some(reason),
+                    Err(reason) => running.lost = Some(reason),
                 }
             }
         }

@@ -7,9 +7,10 @@ use pagetrail_probes::Found;
 use super::Plan;
 use crate::behaviour::{End, Expected};
 use crate::environment::Environment;
-use crate::results::{Failure, Measured, TestResult};
+use crate::results::{Absent, Failure, Measured, TestResult};
 use crate::sample::{CountMedians, Sample, kvm_medians};
 use crate::statistics::{Estimate, are_too_few, confidence};
+use crate::suite::PROGRAM;
 
 /// A test while it is measured.
 pub(super) struct Running<'a> {
@@ -20,6 +21,8 @@ pub(super) struct Running<'a> {
     pub(super) noise: Vec<f64>,
     /// The first is the one that others are compared with.
     pub(super) environments: Vec<Place<'a>>,
+    /// Why it has failed there, although it had run before: nothing is left to compare with.
+    pub(super) lost: Option<String>,
 }
 
 /// A test in an environment while it is measured.
@@ -56,7 +59,20 @@ impl<'a> Running<'a> {
             expected: Expected::of(first.behaviour.clone()),
             noise: Vec::new(),
             environments: Vec::new(),
+            lost: None,
         }
+    }
+
+    /// The line of a test that has failed where others are compared with.
+    pub(super) fn loss(&self) -> Option<Absent> {
+        let reason = self.lost.as_ref()?;
+        Some(Absent {
+            name: match self.suite {
+                PROGRAM => self.name.to_owned(),
+                suite => format!("{suite}/{}", self.name),
+            },
+            reason: format!("it has failed: {reason}"),
+        })
     }
 
     /// The numbers of the environments in which it is measured.

@@ -145,10 +145,23 @@ fn who_is_not_here_is_a_row_and_the_others_go_on() {
     assert_eq!(comparison.absent[0].reason, "no library");
     assert!(comparison.has_ratios() && !comparison.has_differences());
     assert!(comparison.suites[0].tests[0].of("heap:8").is_none());
+    // Nothing is measured that cannot be compared.
+    let mut fake = Fake::new(1).missing("vm", "no KVM");
+    let comparison = compared(&plan(&["vm"], Length::Rounds(3)), &mut fake);
+    assert_eq!(fake.runs, ["native"]);
+    assert_eq!(comparison.absent[0].name, "vm");
+    assert!(comparison.suites.is_empty() && !comparison.has_ratios());
     let mut fake = Fake::new(1).missing("native", "no such test");
     let comparison = compared(&plan(&["vm"], Length::Rounds(3)), &mut fake);
     assert_eq!(comparison.absent[0].name, "sleep");
     assert!(comparison.suites.is_empty() && !comparison.has_ratios());
+    let against = Plan {
+        against: "heap:8".parse().expect("it is one"),
+        ..plan(&["vm"], Length::Rounds(3))
+    };
+    let mut fake = Fake::new(1).missing("heap:8", "no library");
+    let comparison = compared(&against, &mut fake);
+    assert_eq!(comparison.absent[0].name, "sleep in heap:8");
 }
 
 #[test]
@@ -160,6 +173,24 @@ fn a_test_that_fails_somewhere_is_named_and_not_timed() {
     assert_eq!(test.failures[0].reason, "it is wrong");
     assert!(test.of("vm").is_none() && test.of("heap:8").is_some());
     assert!(comparison.has_differences());
+}
+
+#[test]
+fn a_test_that_fails_where_it_ran_before_is_left_out_alone() {
+    // In the warm-up there are two runs of each, then noise, two of each in each of three rounds.
+    for runs in [4, 5, 11, 16, 20] {
+        let mut plan = plan(&["vm"], Length::Rounds(3));
+        plan.suites[0].name = "net".into();
+        plan.suites[0].tests = vec!["tcp".into(), "udp".into()];
+        let mut fake = Fake::new(1).failing("native").after(runs);
+        let comparison = compared(&plan, &mut fake);
+        assert!(!comparison.has_ratios(), "after {runs}");
+        let said = |absent: &crate::results::Absent| {
+            absent.name.starts_with("net/") && absent.reason == "it has failed: it is wrong"
+        };
+        assert_eq!(comparison.absent.len(), 2, "after {runs}");
+        assert!(comparison.absent.iter().all(said));
+    }
 }
 
 #[test]
