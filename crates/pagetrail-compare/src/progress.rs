@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use pagetrail_report::words::printable;
+
 /// Which run is next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
@@ -39,6 +41,26 @@ pub enum Phase {
     Probed,
 }
 
+impl Progress {
+    /// The progress in one line of so many characters at most. A long test is shortened, so that
+    /// the time that remains stays in sight.
+    pub fn within(&self, columns: usize) -> String {
+        let whole = printable(&self.to_string()).into_owned();
+        let surplus = whole.chars().count().saturating_sub(columns);
+        if surplus == 0 {
+            return whole;
+        }
+        const CUT: &str = "...";
+        let test = printable(&self.test).into_owned();
+        let kept = test.chars().count().saturating_sub(surplus + CUT.len());
+        let shortened = Self {
+            test: test.chars().take(kept).collect::<String>() + CUT,
+            ..self.clone()
+        };
+        shortened.to_string().chars().take(columns).collect()
+    }
+}
+
 impl fmt::Display for Progress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.phase {
@@ -55,5 +77,31 @@ impl fmt::Display for Progress {
             }
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_program_leaves_the_time_in_sight() {
+        let progress = Progress {
+            test: format!("sh -c '{}\u{1b}'", "x".repeat(300)),
+            environment: "tracked:pagemap-scan".into(),
+            phase: Phase::Round { run: 2, of: 7 },
+            remaining: Some(Duration::from_millis(61_500)),
+        };
+        assert!(progress.within(1000).chars().count() > 300);
+        let line = progress.within(80);
+        assert_eq!(line.chars().count(), 80, "{line}");
+        assert!(line.starts_with("round 2 of 7: sh -c 'xx"), "{line}");
+        assert!(
+            line.ends_with("x... in tracked:pagemap-scan; 1m 2s left"),
+            "{line}"
+        );
+        assert!(!line.contains('\u{1b}'));
+        assert_eq!(progress.within(10), "round 2 of");
+        assert_eq!(progress.within(0), "");
     }
 }
