@@ -284,6 +284,94 @@ fn a_first_run_that_takes_too_long_is_ended_with_what_it_has_started() {
     }
 }
 
+/// Waits until a process has this word in its command line, or until none has.
+fn comes_to(marker: &str, running: bool) -> bool {
+    (0..6000).any(|_| {
+        let is_there = is_running(marker) == running;
+        if !is_there {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        is_there
+    })
+}
+
+/// A program that ends at once, and leaves two processes: one in its process group, and one that
+/// has left it, as daemons do.
+fn leaving(marker: &str) -> String {
+    format!("sleep {marker} & setsid sh -c 'sleep {marker} & sleep {marker}' & echo left")
+}
+
+#[test]
+fn what_a_run_leaves_behind_is_ended_and_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut environments = "native,heap:8".to_owned();
+    if has_pagemap_scan() {
+        environments += ",tracked:pagemap-scan";
+    }
+    let marker = format!("87{}.5", std::process::id());
+    let library = directory.path().join("empty.so");
+    std::fs::write(&library, "").expect("it can be written");
+    let mut command = pagetrail(
+        directory.path(),
+        &["compare", &environments, "--runs", "1", "--json", "--"],
+    );
+    command.args(["sh", "-c", &leaving(&marker)]);
+    command.env("PAGETRAIL_ALLOC_LIBRARY", &library);
+    let output = command.output().expect("it starts");
+    let left = is_running(&marker);
+    let found: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    assert!(!left, "a process was left: {found}");
+    let notes = found["notes"].as_array().expect("a list");
+    let said = notes.iter().filter_map(Value::as_str);
+    let said: Vec<&str> = said.filter(|note| note.contains("left behind")).collect();
+    assert_eq!(said.len(), 1, "{found}");
+    assert!(
+        said[0].ends_with("were ended, each after its run"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn an_interrupted_comparison_leaves_nothing_behind() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut environments = vec!["native"];
+    if has_pagemap_scan() {
+        environments.push("tracked:pagemap-scan");
+    }
+    for against in environments {
+        let marker = format!("88{}.{}", std::process::id(), against.len());
+        let script = format!("{}; sleep {marker}", leaving(&marker));
+        let mut command = pagetrail(
+            directory.path(),
+            &["compare", "native,heap:8", "--against", against, "--"],
+        );
+        command.args(["sh", "-c", &script]);
+        command.stdout(std::process::Stdio::piped());
+        command.stderr(std::process::Stdio::piped());
+        let child = command.spawn().expect("it starts");
+        assert!(comes_to(&marker, true), "{against}: it does not start");
+        let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("it has a number");
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is ours");
+        let output = child.wait_with_output().expect("it ends");
+        assert!(error_line(&output, 2).contains("interrupted"), "{output:?}");
+        assert!(comes_to(&marker, false), "{against}: a process was left");
+    }
+}
+
+#[test]
+fn a_program_that_writes_without_end_is_ended() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let marker = format!("endless{}", std::process::id());
+    let output = run(
+        directory.path(),
+        &["compare", "native,heap:8", "--", "yes", &marker],
+    );
+    let line = error_line(&output, 2);
+    assert!(line.contains("the program writes more than"), "{line}");
+    assert!(comes_to(&marker, false), "it goes on");
+}
+
 #[test]
 fn what_is_wrong_is_said_in_one_line() {
     let directory = tempfile::tempdir().expect("a temporary directory");

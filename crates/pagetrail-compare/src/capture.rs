@@ -24,6 +24,18 @@ pub struct Capture {
     errors: File,
 }
 
+/// How much a program has written, while it runs.
+#[derive(Debug)]
+pub struct Written([File; 2]);
+
+impl Written {
+    /// Bytes on both outputs.
+    pub fn bytes(&self) -> u64 {
+        let sizes = self.0.iter().filter_map(|file| file.metadata().ok());
+        sizes.map(|metadata| metadata.len()).sum()
+    }
+}
+
 impl Capture {
     /// Makes room, and has the command write there.
     ///
@@ -52,6 +64,18 @@ impl Capture {
             .stdout(share(&self.output)?)
             .stderr(share(&self.errors)?);
         Ok(())
+    }
+
+    /// Follows how much is written.
+    ///
+    /// # Errors
+    ///
+    /// There is no descriptor left.
+    pub fn written(&self) -> io::Result<Written> {
+        Ok(Written([
+            self.output.try_clone()?,
+            self.errors.try_clone()?,
+        ]))
     }
 
     /// Standard output, up to a length that is more than any test says.

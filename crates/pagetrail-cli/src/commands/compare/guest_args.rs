@@ -99,20 +99,24 @@ impl LinuxArgs {
         if let Some(size) = self.guest_memory {
             return size.bytes();
         }
-        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let available = memory.lines().find_map(|line| {
-            let kib = line
-                .strip_prefix("MemAvailable:")?
-                .trim()
-                .strip_suffix(" kB")?;
-            kib.parse::<u64>().ok()
-        });
-        let available = available.map_or_else(|| sysinfo().freeram as u64, |kib| kib << 10);
         // Whole MiB, as the engine takes them.
-        (available / 2).max(MEMORY_MIN) >> 20 << 20
+        (available_bytes() / 2).max(MEMORY_MIN) >> 20 << 20
     }
 
     fn parameters(&self) -> &str {
         self.kernel_parameters.as_deref().unwrap_or_default()
     }
+}
+
+/// The memory that programs can have here without taking any from others.
+pub(super) fn available_bytes() -> u64 {
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = memory.lines().find_map(|line| {
+        let kib = line
+            .strip_prefix("MemAvailable:")?
+            .trim()
+            .strip_suffix(" kB")?;
+        kib.parse::<u64>().ok()
+    });
+    available.map_or_else(|| sysinfo().freeram as u64, |kib| kib << 10)
 }

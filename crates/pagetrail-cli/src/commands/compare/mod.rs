@@ -23,6 +23,7 @@ use crate::outfile::{Kind, OutFile};
 mod agent;
 pub(crate) mod args;
 mod guest_args;
+mod leftovers;
 mod runner;
 mod tracker;
 mod waiting;
@@ -61,8 +62,17 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
         seed: plan.seed,
     };
     let mut runner = Local::new(args, probed)?;
-    let compared = method::compare(&plan, setting(args), &mut runner, &mut progress());
-    clear_progress();
+    // Not where the document goes to the terminal, too: its log would have both.
+    let is_said = io::stderr().is_terminal() && !(args.json && io::stdout().is_terminal());
+    let mut say = |next: &Progress| {
+        if is_said {
+            say(next);
+        }
+    };
+    let compared = method::compare(&plan, setting(args), &mut runner, &mut say);
+    if is_said {
+        clear_progress();
+    }
     let comparison = match compared {
         Ok(comparison) => comparison,
         Err(error) => {
@@ -219,15 +229,11 @@ fn judge(conditions: &[Condition], comparison: &Comparison) -> (Vec<Verdict>, Op
     (verdicts, undecided)
 }
 
-/// Says on a terminal which run is next.
-fn progress() -> impl FnMut(&Progress) {
-    let wanted = io::stderr().is_terminal();
-    move |progress| {
-        if wanted {
-            let line = progress.to_string();
-            let line = pagetrail_report::words::printable(&line);
-            // Nothing is left to be done where standard error cannot be written.
-            let _ = write!(io::stderr(), "\r\x1b[K{line}");
-        }
-    }
+/// Says on the terminal which run is next.
+fn say(next: &Progress) {
+    // A line that wraps could not be erased.
+    let width = terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| width.0);
+    let line = next.within(usize::from(width.unwrap_or(80)).saturating_sub(1));
+    // Nothing is left to be done where standard error cannot be written.
+    let _ = write!(io::stderr(), "\r\x1b[K{line}");
 }

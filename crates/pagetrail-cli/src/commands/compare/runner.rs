@@ -21,6 +21,7 @@ use pagetrail_probes::{Found, Probes, Settings};
 use pagetrail_vm::check::{report, try_accesses, try_guest};
 
 use super::args::CompareArgs;
+use super::leftovers::Leftovers;
 use super::tracker::{self, Tracked};
 use super::waiting::{Limits, set_apart};
 use crate::session::guest;
@@ -48,6 +49,7 @@ pub(super) struct Local<'a> {
     first: HashMap<String, Duration>,
     /// Virtual machines with a kernel of their own.
     guests: Guests,
+    leftovers: Leftovers,
 }
 
 impl<'a> Local<'a> {
@@ -66,6 +68,7 @@ impl<'a> Local<'a> {
             probes: None,
             first: HashMap::new(),
             guests: Guests::new(args.linux.settings(command, timeout)),
+            leftovers: Leftovers::begin().context("cannot adopt processes")?,
         })
     }
 
@@ -111,23 +114,26 @@ impl Runner for Local<'_> {
         let is_first = time.is_none();
         let limit = time.map_or(self.timeout, |time| (*time * TIMES_MAX).max(TIME_MIN));
         self.limits.begin(limit);
+        let others = self.leftovers.before();
         let before = Usage::now();
         let began = Instant::now();
-        let (capture, tracked) = match launch(&words, environment, &mut self.limits) {
+        let launched = launch(&words, environment, &mut self.limits);
+        let took = began.elapsed();
+        let mut counts = before.since();
+        self.leftovers.end(&others);
+        let (capture, tracked) = match launched {
             // What cannot be tracked at all, says why.
             Err(error) if is_refusal(&error) => {
                 return Ok(Outcome::NotHere(format!("{error:#}")));
             }
             ran => ran?,
         };
-        let took = began.elapsed();
         if is_first && matches!(tracked.end, End::TimedOut(_)) {
             let end = tracked.end;
             return Ok(Outcome::NotHere(format!(
                 "its first run {end}; --timeout says how long it may take"
             )));
         }
-        let mut counts = before.since();
         counts.rounds = tracked.rounds as f64;
         counts.pages = tracked.pages as f64;
         self.first.entry(key).or_insert(took);
@@ -168,8 +174,12 @@ impl Runner for Local<'_> {
             return Ok(Err(error.to_string()));
         }
         self.limits.begin(limit);
-        launch(&words, environment, &mut self.limits)?;
-        Ok(probes.found().map_err(|error| error.to_string()))
+        let others = self.leftovers.before();
+        let launched = launch(&words, environment, &mut self.limits);
+        let found = probes.found();
+        self.leftovers.end(&others);
+        launched?;
+        Ok(found.map_err(|error| error.to_string()))
     }
 
     fn now(&self) -> Duration {
@@ -177,7 +187,9 @@ impl Runner for Local<'_> {
     }
 
     fn notes(&self) -> Vec<String> {
-        self.guests.notes()
+        let mut notes = self.guests.notes();
+        notes.extend(self.leftovers.note());
+        notes
     }
 }
 
@@ -231,6 +243,7 @@ fn launch(
             let mut command = program(words)?;
             set_apart(&mut command);
             let capture = Capture::of(&mut command)?;
+            limits.watch(&capture)?;
             let tracked = tracker::run(command, *technique, *interval, limits)?;
             Ok((capture, tracked))
         }
@@ -260,6 +273,7 @@ fn program(words: &[OsString]) -> Result<Command> {
 fn plain(mut command: Command, limits: &mut Limits) -> Result<(Capture, Tracked)> {
     set_apart(&mut command);
     let capture = Capture::of(&mut command)?;
+    limits.watch(&capture)?;
     let began = Instant::now();
     let mut child = command.spawn().map_err(|source| pagetrail::Error::Spawn {
         command: command.get_program().to_string_lossy().into(),
@@ -290,8 +304,9 @@ fn recorded(
         capture = Some(Capture::of(command)?);
         Ok(())
     })?;
-    let tracked = tracker::run_guest(&mut source, interval, limits)?;
     let capture = capture.context("the guest's output went nowhere")?;
+    limits.watch(&capture)?;
+    let tracked = tracker::run_guest(&mut source, interval, limits)?;
     Ok((capture, tracked))
 }
 

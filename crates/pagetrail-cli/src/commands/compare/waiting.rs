@@ -7,19 +7,30 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use pagetrail_compare::capture::{Capture, Written};
 use pagetrail_compare::guest;
+use pagetrail_report::size::Size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
+use super::guest_args::available_bytes;
 use crate::session::signals::{Addressee, Signals};
 
 /// Between two looks for signals.
 pub(super) const LOOK: Duration = Duration::from_millis(100);
 
+/// The most that a program may write, or half of the available memory, where that is less: it is
+/// kept in memory.
+const OUTPUT_MAX: u64 = 1 << 30;
+
 /// What ends a run before its program does.
 pub(super) struct Limits {
     signals: Signals,
     deadline: Option<Instant>,
+    /// The output of the program that runs.
+    output: Option<Written>,
+    /// How much that may be, in bytes.
+    most: u64,
 }
 
 /// Why a run was ended.
@@ -34,22 +45,42 @@ impl Limits {
         Ok(Self {
             signals: Signals::take(Addressee::Us).context("cannot handle signals")?,
             deadline: None,
+            output: None,
+            most: OUTPUT_MAX,
         })
     }
 
     /// A run begins that may take so long.
     pub(super) fn begin(&mut self, time: Duration) {
         self.deadline = Instant::now().checked_add(time);
+        self.output = None;
+        // Whole MiB, as people read them.
+        self.most = OUTPUT_MAX.min(available_bytes() / 2) >> 20 << 20;
+    }
+
+    /// The run's output goes there.
+    pub(super) fn watch(&mut self, capture: &Capture) -> Result<()> {
+        let written = capture.written().context("cannot duplicate a descriptor")?;
+        self.output = Some(written);
+        Ok(())
     }
 
     /// Whether the run is over.
     ///
     /// # Errors
     ///
-    /// A signal asked to stop.
+    /// A signal asked to stop, or the program writes without end.
     pub(super) fn check(&mut self) -> Result<Option<Over>> {
         if self.signals.stop_requested() {
             bail!("interrupted");
+        }
+        if let Some(written) = &self.output
+            && written.bytes() > self.most
+        {
+            bail!(
+                "the program writes more than {}, which is kept in memory; have it write to a file",
+                Size::shown(self.most)
+            );
         }
         let is_over = self.deadline.is_some_and(|end| end <= Instant::now());
         Ok(is_over.then_some(Over::Time))
