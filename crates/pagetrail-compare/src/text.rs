@@ -147,6 +147,17 @@ fn scores(comparison: &Comparison) -> Sheet {
     }
 }
 
+/// The name of a test, or a program with its arguments as far as a column has room for them.
+fn in_a_column(name: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    const CUT: &str = "...";
+    let name = words::printable(name);
+    if name.chars().count() <= CHARS_MAX {
+        return name.into_owned();
+    }
+    name.chars().take(CHARS_MAX - CUT.len()).collect::<String>() + CUT
+}
+
 fn times(comparison: &Comparison, suite: &SuiteResult) -> Sheet {
     let mut rows = Vec::new();
     for test in &suite.tests {
@@ -237,7 +248,7 @@ fn heads(names: &[&str]) -> Vec<String> {
 
 fn labels(at: usize, test: &TestResult, measured: &Measured) -> Vec<String> {
     let name = match at {
-        0 => words::printable(&test.name).into_owned(),
+        0 => in_a_column(&test.name),
         _ => String::new(),
     };
     vec![name, measured.environment.clone()]
@@ -351,6 +362,23 @@ mod tests {
     #[test]
     fn a_program() {
         insta::assert_snapshot!(shown(1));
+    }
+
+    #[test]
+    fn a_long_command_leaves_room_for_figures() {
+        let mut comparison = testing::comparison(1);
+        let long = format!("sh -c '{}\u{9b}'", "é".repeat(300));
+        comparison.suites[0].tests[0].name = long;
+        let mut out = Vec::new();
+        write(&comparison, &[], &mut out).expect("a Vec takes all");
+        let text = String::from_utf8(out).expect("UTF-8");
+        let (_, tables) = text.split_once("Times: ").expect("a table");
+        let mut rows = tables.lines().filter(|line| line.starts_with("sh -c"));
+        let cut = format!("sh -c '{}...  native", "é".repeat(50));
+        assert!(
+            rows.clone().count() == 2 && rows.all(|row| row.starts_with(&cut)),
+            "{text}"
+        );
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) fn counters(suite: &SuiteResult) -> Option<Sheet> {
         let names: BTreeSet<&String> = names.collect();
         for (at, name) in names.into_iter().enumerate() {
             let label = match at {
-                0 => words::printable(&test.name).into_owned(),
+                0 => super::in_a_column(&test.name),
                 _ => String::new(),
             };
             let mut row = vec![label, words::printable(name).into_owned()];
