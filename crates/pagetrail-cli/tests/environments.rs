@@ -360,6 +360,43 @@ fn an_interrupted_comparison_leaves_nothing_behind() {
 }
 
 #[test]
+fn an_interrupted_suite_leaves_no_files() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let files = directory.path().join("files");
+    std::fs::create_dir(&files).expect("it can be made");
+    let mut command = pagetrail(
+        directory.path(),
+        &["compare", "native,heap:8", "--suite", "disk/random-read"],
+    );
+    // More rounds than anybody waits for.
+    let library = directory.path().join("empty.so");
+    std::fs::write(&library, "").expect("it can be written");
+    command.args(["--runs", "1000"]);
+    command.env("PAGETRAIL_ALLOC_LIBRARY", &library);
+    command.env("TMPDIR", &files);
+    command.stdout(std::process::Stdio::piped());
+    command.stderr(std::process::Stdio::piped());
+    let child = command.spawn().expect("it starts");
+    let has_files = || {
+        let mut own = std::fs::read_dir(&files)
+            .expect("it can be listed")
+            .flatten();
+        own.any(|own| std::fs::read_dir(own.path()).is_ok_and(|mut tests| tests.next().is_some()))
+    };
+    let began = std::time::Instant::now();
+    while !has_files() {
+        assert!(began.elapsed().as_secs() < 120, "the test makes no files");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("it has a number");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is ours");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(error_line(&output, 2).contains("interrupted"), "{output:?}");
+    let left = std::fs::read_dir(&files).expect("it can be listed").count();
+    assert_eq!(left, 0);
+}
+
+#[test]
 fn a_program_that_writes_without_end_is_ended() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let marker = format!("endless{}", std::process::id());

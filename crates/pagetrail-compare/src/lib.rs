@@ -22,6 +22,7 @@ mod random;
 pub mod results;
 pub mod sample;
 mod score;
+mod scratch;
 pub mod statistics;
 pub mod suite;
 #[allow(unsafe_code, reason = "unsafe code lives in sys/")]
@@ -32,4 +33,5 @@ pub mod text;
 pub mod work;
 
 pub use progress::Progress;
+pub use scratch::Scratch;
 pub use sys::usage::Usage;

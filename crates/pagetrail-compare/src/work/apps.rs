@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::disk::Scratch;
+use super::disk::Files;
 use super::{Done, Work, http, programs, timed};
 
 pub(crate) const ALL: &[Work] = &[
@@ -33,7 +33,7 @@ fn web() -> Result<Done> {
 /// Rows are inserted, indexed, updated in transactions, and summed.
 fn database() -> Result<Done> {
     const ROWS: u64 = 15_000;
-    let directory = Scratch::new()?;
+    let directory = Files::new()?;
     let program = programs::find("sqlite3").context("there is no program sqlite3")?;
     let mut script = format!(
         "create table t(id integer primary key, k integer, v text);\n\
@@ -61,7 +61,7 @@ fn database() -> Result<Done> {
 
 fn compile() -> Result<Done> {
     const FUNCTIONS: u64 = 60;
-    let directory = Scratch::new()?;
+    let directory = Files::new()?;
     let program = programs::find("cc").context("there is no program cc")?;
     let (source, object) = (
         directory.path().join("source.c"),

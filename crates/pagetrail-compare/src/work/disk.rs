@@ -5,11 +5,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::{Done, Work, timed};
 use crate::random::Random;
+use crate::scratch::Scratch;
 
 pub(crate) const ALL: &[Work] = &[
     Work::new("write", write),
@@ -24,36 +26,34 @@ const PIECE: usize = 64 << 10;
 const PIECES: u64 = 512;
 const PAGE: usize = 4096;
 
-/// A directory of our own, which goes when this is dropped.
+/// A directory of a test's own, which goes with the test; and where the test is killed, with that
+/// of the command that has started it.
 #[derive(Debug)]
-pub(super) struct Scratch(PathBuf);
+pub(super) struct Files(Scratch);
 
-impl Scratch {
+/// Where the command has made room.
+static PLACE: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has all directories of this process be in that one.
+pub(super) fn put_files_in(place: &Path) {
+    // Only one test is served by a process.
+    let _ = PLACE.set(place.into());
+}
+
+impl Files {
     pub(super) fn new() -> Result<Self> {
-        let parent = std::env::temp_dir();
-        let own = std::process::id();
-        let names = (0..1000).map(|n| parent.join(format!("pagetrail-compare-{own}-{n}")));
-        for path in names {
-            match fs::create_dir(&path) {
-                Ok(()) => return Ok(Self(path)),
-                // Of a process before that had this PID, and was killed.
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    let cannot = format!("cannot make a directory in {}", parent.display());
-                    return Err(error).context(cannot);
-                }
-            }
-        }
-        anyhow::bail!("{} is full of directories of ours", parent.display())
+        let place = PLACE.get().cloned();
+        let place = place.unwrap_or_else(std::env::temp_dir);
+        Scratch::new_in(&place).map(Self)
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     fn file(&self) -> Result<File> {
         let mut options = OpenOptions::new();
-        let path = self.0.join("file");
+        let path = self.path().join("file");
         Ok(options
             .create(true)
             .truncate(true)
@@ -74,15 +74,8 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What is left is untidy and no more.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 fn write() -> Result<Done> {
-    let directory = Scratch::new()?;
+    let directory = Files::new()?;
     let mut file = directory.file()?;
     timed(|| {
         for _ in 0..PIECES {
@@ -95,7 +88,7 @@ fn write() -> Result<Done> {
 
 fn read() -> Result<Done> {
     const TIMES: u64 = 3;
-    let directory = Scratch::new()?;
+    let directory = Files::new()?;
     let mut file = directory.full()?;
     let mut piece = vec![0; PIECE];
     timed(|| {
@@ -120,7 +113,7 @@ fn places(seed: u64) -> impl Iterator<Item = u64> {
 }
 
 fn random_write() -> Result<Done> {
-    let directory = Scratch::new()?;
+    let directory = Files::new()?;
     let file = directory.full()?;
     let done = timed(|| {
         let mut count = 0;
@@ -139,7 +132,7 @@ fn random_write() -> Result<Done> {
 }
 
 fn random_read() -> Result<Done> {
-    let directory = Scratch::new()?;
+    let directory = Files::new()?;
     let file = directory.full()?;
     let mut page = [0; PAGE];
     timed(|| {
@@ -156,7 +149,7 @@ fn random_read() -> Result<Done> {
 /// Each write reaches the disk before the next.
 fn sync() -> Result<Done> {
     const TIMES: u64 = 40;
-    let directory = Scratch::new()?;
+    let directory = Files::new()?;
     let mut file = directory.file()?;
     timed(|| {
         for _ in 0..TIMES {
@@ -171,7 +164,7 @@ fn sync() -> Result<Done> {
 /// What a file server does: files are created, written, renamed, looked at, read and removed.
 fn files() -> Result<Done> {
     const FILES: u64 = 800;
-    let directory = Scratch::new()?;
+    let directory = Files::new()?;
     timed(|| {
         let mut bytes = 0;
         for number in 0..FILES {

@@ -82,7 +82,7 @@ fn page() -> Result<Done> {
 /// A file is mapped, read, and unmapped.
 fn mmap() -> Result<Done> {
     const TIMES: u64 = 8_000;
-    let directory = super::disk::Scratch::new()?;
+    let directory = super::disk::Files::new()?;
     let path = directory.path().join("mapped");
     File::create(&path)?.write_all(&[7; 4 * PAGE])?;
     let file = File::open(&path)?;

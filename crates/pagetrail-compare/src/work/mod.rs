@@ -8,6 +8,7 @@
 use std::fmt;
 use std::hint::black_box;
 use std::io::{self, Write};
+use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -101,12 +102,14 @@ impl FromStr for Report {
     }
 }
 
-/// Is the test of this name, `SUITE/TEST`.
+/// Is the test of this name, `SUITE/TEST`; its files are in a directory of the caller, who may end
+/// this process at any time, or in the one for temporary files.
 ///
 /// # Errors
 ///
 /// There is none of this name, or its result is wrong.
-pub fn serve(name: &str) -> Result<()> {
+pub fn serve(name: &str, place: Option<&Path>) -> Result<()> {
+    place.into_iter().for_each(disk::put_files_in);
     let done = (find(name)?.run)()?;
     let report = Report {
         time_ns: u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX),

@@ -99,6 +99,9 @@ pub(crate) struct CompareArgs {
     /// Be a test of a suite, which `compare` itself starts
     #[arg(long, hide = true, value_name = "SUITE/TEST", conflicts_with_all = ["environments", "suite", "command"])]
     pub(crate) as_work: Option<String>,
+    /// Where that test has its files
+    #[arg(long, hide = true, value_name = "DIR", requires = "as_work")]
+    pub(crate) as_work_in: Option<PathBuf>,
     /// Run in a guest what its host orders, which `compare` itself starts
     #[arg(long, hide = true, conflicts_with_all = ["environments", "suite", "as_work"])]
     pub(crate) as_guest: bool,

@@ -41,7 +41,7 @@ pub(crate) fn first_process() -> ExitCode {
 /// Runs the subcommand.
 pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
     if let Some(test) = &args.as_work {
-        work::serve(test)?;
+        work::serve(test, args.as_work_in.as_deref())?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.as_guest {

@@ -16,7 +16,7 @@ use pagetrail_compare::guest::Guests;
 use pagetrail_compare::method::{Outcome, Runner};
 use pagetrail_compare::sample::Sample;
 use pagetrail_compare::suite::{PROGRAM, Suite};
-use pagetrail_compare::{Usage, work};
+use pagetrail_compare::{Scratch, Usage, work};
 use pagetrail_probes::{Found, Probes, Settings};
 use pagetrail_vm::check::{report, try_accesses, try_guest};
 
@@ -50,6 +50,8 @@ pub(super) struct Local<'a> {
     /// Virtual machines with a kernel of their own.
     guests: Guests,
     leftovers: Leftovers,
+    /// Where tests of suites have their files, which go also where a test is killed.
+    scratch: Option<Scratch>,
 }
 
 impl<'a> Local<'a> {
@@ -69,6 +71,11 @@ impl<'a> Local<'a> {
             first: HashMap::new(),
             guests: Guests::new(args.linux.settings(command, timeout)),
             leftovers: Leftovers::begin().context("cannot adopt processes")?,
+            // A test that needs one says why there is none.
+            scratch: match command.is_empty() {
+                true => Scratch::new_in(&env::temp_dir()).ok(),
+                false => None,
+            },
         })
     }
 
@@ -92,7 +99,11 @@ impl<'a> Local<'a> {
             _ => {
                 let test = format!("{suite}/{test}");
                 let own = self.own.clone();
-                vec![own, "compare".into(), "--as-work".into(), test.into()]
+                let mut words = vec![own, "compare".into(), "--as-work".into(), test.into()];
+                if let Some(scratch) = &self.scratch {
+                    words.extend(["--as-work-in".into(), scratch.path().into()]);
+                }
+                words
             }
         }
     }
