@@ -6,8 +6,7 @@
 //! advances by them; `paging` has nested paging and shadow page tables on the emulated Intel
 //! processor.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -22,6 +21,10 @@ use pagetrail_rig::{Engine, Rig, place};
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::Outcome;
+
+use self::counted::{counts, guests, losses, table};
+
+mod counted;
 
 /// The kernel of both guests, the outer and the inner one.
 const SERIES: &str = "6.12";
@@ -45,9 +48,12 @@ const FUNCTIONS: &str = "kvm_mmu_page_fault,x86_emulate_instruction,kvm_mmu_load
 const PAGING_FUNCTIONS: &str = "kvm_mmu_page_fault,kvm_inject_emulated_page_fault,\
      x86_emulate_instruction,kvm_mmu_track_write,kvm_mmu_new_pgd";
 
-/// What the study's tables of subsystems have: arithmetic, function calls, communication.
-const SUITES: &str =
-    "processor/integers,processor/floats,calls/function,ipc,net,memory/motion,apps/web";
+/// What the study's table of memory has, most of whose losses are those of shadow page tables:
+/// measured where there are such, beside the tests that are measured with both.
+const PAGE_TABLES: &str = "memory/page,memory/brk,memory/exec,memory/fork,memory/shell";
+
+/// What the study's tables of subsystems have: arithmetic, calls, memory, communication, libraries.
+const SUITES: &str = "processor,calls,memory,ipc,net,library,apps/web";
 
 /// Its disks and files.
 const FILES: &str = "disk";
@@ -153,10 +159,12 @@ pub fn paging(repo: &Repo) -> Result<Outcome> {
     let Engine { kernel, mut files } = Engine::fetch(series, &repo.target.join("kvm"))?;
     files.push(("vmlinuz".to_owned(), kernel.image().to_owned()));
     let places = [(Paging::Nested, "kvm"), (Paging::Shadow, "kvm:shadow")];
-    let [nested, shadow] = places.map(|(paging, environment)| {
-        println!("-- {TESTS} in {environment}");
-        on_bochs(repo, paging, environment, &command, &files)
+    let measured = places.map(|(paging, environment)| {
+        let tests = tests_with(paging);
+        println!("-- {tests} in {environment}");
+        on_bochs(repo, (paging, environment), &tests, &command, &files)
     });
+    let [nested, shadow] = measured;
     let [nested, shadow] = [nested?, shadow?];
     let rows = counts(&nested, &shadow);
     print!("{}", table(&rows));
@@ -175,17 +183,25 @@ pub fn paging(repo: &Repo) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// The tests that are measured with such page tables.
+fn tests_with(paging: Paging) -> String {
+    match paging {
+        Paging::Nested => TESTS.to_owned(),
+        Paging::Shadow => format!("{TESTS},{PAGE_TABLES}"),
+    }
+}
+
 /// What `compare` says of an environment on the emulated Intel processor.
 fn on_bochs(
     repo: &Repo,
-    paging: Paging,
-    environment: &str,
+    (paging, environment): (Paging, &str),
+    tests: &str,
     command: &Path,
     files: &[(String, PathBuf)],
 ) -> Result<Value> {
     let own = command.display().to_string();
     let words = [
-        &[&own, "compare", environment, "--suite", TESTS, "--json"][..],
+        &[&own, "compare", environment, "--suite", tests, "--json"][..],
         &["--runs", "1", "--kernel", "/vmlinuz"],
         &["--guest-memory", "256M", "--kernel-parameters", PARAMETERS],
         &["--functions", PAGING_FUNCTIONS],
@@ -236,13 +252,19 @@ fn check_suites(document: &Value) -> Result<()> {
 /// Each test ran in both guests as it does outside, and only shadow page tables made KVM look at
 /// the guest's.
 fn check_paging(nested: &Value, shadow: &Value) -> Result<()> {
-    for (document, name) in [(nested, "kvm"), (shadow, "kvm:shadow")] {
-        let tests: Vec<_> = guests(document).collect();
-        ensure!(
-            tests.len() == TESTS.split(',').count(),
-            "not all was measured in {name}: {document:#}"
-        );
-        for (test, guest) in tests {
+    for (document, name, paging) in [
+        (nested, "kvm", Paging::Nested),
+        (shadow, "kvm:shadow", Paging::Shadow),
+    ] {
+        let wanted = tests_with(paging);
+        let measured: BTreeSet<String> = guests(document).map(|(test, _)| test).collect();
+        for test in wanted.split(',') {
+            ensure!(
+                measured.contains(test),
+                "{test} was not measured in {name}: {document:#}"
+            );
+        }
+        for (test, guest) in guests(document) {
             ensure!(
                 guest["differs"].is_null(),
                 "{test} behaves differently in {name}: {guest:#}"
@@ -261,87 +283,6 @@ fn check_paging(nested: &Value, shadow: &Value) -> Result<()> {
 fn keep(repo: &Repo, name: &str, document: &Value, place: Place, command: &str) -> Result<()> {
     let text = format!("{document:#}\n");
     recordings::keep(repo, name, text.as_bytes(), place, command)
-}
-
-/// Each test, by its suite, and what was measured of it in the guest.
-fn guests(document: &Value) -> impl Iterator<Item = (String, &Value)> {
-    let suites = document["suites"].as_array().into_iter().flatten();
-    let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    suites.flat_map(move |suite| {
-        let tests = suite["tests"].as_array().into_iter().flatten();
-        tests.filter_map(move |test| {
-            let name = format!("{}/{}", word(&suite["name"]), word(&test["name"]));
-            let mut places = test["environments"].as_array()?.iter();
-            let guest = places.find(|place| word(&place["environment"]) != "native")?;
-            Some((name, guest))
-        })
-    })
-}
-
-/// A test, what was counted, and how often with nested paging and with shadow page tables.
-type Count = (String, String, [f64; 2]);
-
-fn counts(nested: &Value, shadow: &Value) -> Vec<Count> {
-    let mut rows = Vec::new();
-    for (test, nested) in guests(nested) {
-        let Some((_, shadow)) = guests(shadow).find(|(other, _)| *other == test) else {
-            continue;
-        };
-        let both = [nested, shadow].map(of_a_guest);
-        let names: BTreeSet<&String> = both.iter().flat_map(BTreeMap::keys).collect();
-        rows.extend(names.into_iter().map(|name| {
-            let counts = both.each_ref().map(|counts| counts.get(name));
-            let counts = counts.map(|count| count.copied().unwrap_or_default());
-            (test.clone(), name.clone(), counts)
-        }));
-    }
-    rows
-}
-
-/// KVM's counters, and of the run under probes exits by reason, events and calls of functions.
-fn of_a_guest(guest: &Value) -> BTreeMap<String, f64> {
-    let mut counts = BTreeMap::new();
-    let mut add = |name: String, count: &Value| {
-        counts.insert(name, count.as_f64().unwrap_or_default());
-    };
-    for (name, count) in guest["kvm"].as_object().into_iter().flatten() {
-        add(format!("counter {name}"), count);
-    }
-    let lists = [
-        ("exits", "count", "exit"),
-        ("events", "count", "event"),
-        ("functions", "calls", "calls of"),
-    ];
-    for (list, field, what) in lists {
-        for found in guest["probed"][list].as_array().into_iter().flatten() {
-            let name = found["name"].as_str().unwrap_or_default();
-            add(format!("{what} {name}"), &found[field]);
-        }
-    }
-    counts
-}
-
-/// Counts with nested paging beside those with shadow page tables.
-fn table(rows: &[Count]) -> String {
-    let mut text = format!(
-        "{:<14} {:<44} {:>12} {:>12}\n",
-        "in a guest", "", "nested", "shadow"
-    );
-    for (test, name, [nested, shadow]) in rows {
-        // Writing to a text does not fail.
-        let _ = writeln!(text, "{test:<14} {name:<44} {nested:>12} {shadow:>12}");
-    }
-    text
-}
-
-/// What of its score each test loses in the guest, in per cent.
-fn losses(document: &Value) -> String {
-    let mut text = String::new();
-    for (test, guest) in guests(document) {
-        let ratio = guest["ratio"]["median"].as_f64().unwrap_or(f64::NAN);
-        let _ = writeln!(text, "{test:<28} {:>8.2} % lost", 100.0 - 100.0 / ratio);
-    }
-    text
 }
 
 /// Builds the command without symbols, which the guest would have to read and unpack; a static one
@@ -477,16 +418,24 @@ mod tests {
 
     #[test]
     fn faults_are_passed_on_by_shadow_page_tables_alone() {
-        let with = |passed_on: u64| {
-            let mut document = document(9, 0);
-            for suite in document["suites"].as_array_mut().expect("it has suites") {
-                suite["tests"][0]["environments"][1]["kvm"]["pf_guest"] = passed_on.into();
-            }
-            document
+        let with = |paging, passed_on: u64| {
+            let tests = tests_with(paging);
+            let suites = tests.split(',').map(|test| {
+                let (suite, test) = test.split_once('/').expect("a suite and a test");
+                let guest = json!({"environment": "kvm", "kvm": {"pf_guest": passed_on}});
+                let test =
+                    json!({"name": test, "environments": [{"environment": "native"}, guest]});
+                json!({"name": suite, "tests": [test]})
+            });
+            json!({"suites": suites.collect::<Vec<_>>()})
         };
-        assert!(check_paging(&with(0), &with(7)).is_ok());
-        assert!(check_paging(&with(0), &with(0)).is_err());
-        assert!(check_paging(&with(7), &with(7)).is_err());
-        assert!(check_paging(&with(0), &json!({})).is_err());
+        let nested = |passed_on| with(Paging::Nested, passed_on);
+        let shadow = |passed_on| with(Paging::Shadow, passed_on);
+        assert!(check_paging(&nested(0), &shadow(7)).is_ok());
+        assert!(check_paging(&nested(0), &shadow(0)).is_err());
+        assert!(check_paging(&nested(7), &shadow(7)).is_err());
+        assert!(check_paging(&nested(0), &json!({})).is_err());
+        // With shadow page tables there are more tests.
+        assert!(check_paging(&nested(0), &with(Paging::Nested, 7)).is_err());
     }
 }
