@@ -29,11 +29,11 @@ pub enum Mode {
 /// Which faults a userfaultfd resolves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
-    /// Those of the program's own instructions. [`Features::WP_ASYNC`] needs no others: its faults
+    /// Faults of the program's own instructions. [`Features::WP_ASYNC`] needs no others: its faults
     /// never wait for user space.
     UserMode,
-    /// Also those that the kernel takes on the program's behalf, which needs `CAP_SYS_PTRACE` or
-    /// `vm.unprivileged_userfaultfd=1`.
+    /// Faults of its instructions, and those that the kernel takes on the program's behalf: this
+    /// needs `CAP_SYS_PTRACE` or `vm.unprivileged_userfaultfd=1`.
     UserAndKernel,
 }
 

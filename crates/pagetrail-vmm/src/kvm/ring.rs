@@ -66,8 +66,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Takes the rings of a virtual machine, whose descriptor is duplicated. `protection` is that of
-    /// the bitmap beside the rings.
+    /// Takes the rings of a virtual machine, whose descriptor is duplicated. `protection` is that
+    /// of the bitmap beside the rings.
     ///
     /// # Errors
     ///
