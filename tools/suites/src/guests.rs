@@ -84,8 +84,8 @@ impl Wanted {
 }
 
 const SUITES: &[Wanted] = &[
-    // `none` asks no more of a kernel than its mappings, which the host's is asked for as well. What
-    // the others ask of 6.12, they ask of an older and of a newer kernel.
+    // `none` asks no more of a kernel than its mappings, which the host's is asked for as well.
+    // What the others ask of 6.12, they ask of an older and of a newer kernel.
     Wanted::new("pagetrail", "conformance").leaving_out(&[
         ("6.1", &["none, "]),
         ("6.12", &["none, ", "compare, ", ", started program, "]),
