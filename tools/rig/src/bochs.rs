@@ -115,6 +115,73 @@ pub struct Ran {
     pub status: Option<u8>,
 }
 
+/// A static program of several that run in one boot.
+pub struct Program {
+    /// Its path, and its arguments.
+    pub command: Vec<String>,
+    /// What its guests get.
+    pub paging: Paging,
+}
+
+/// Runs static programs one after the other in one boot, which takes longer than most of them;
+/// `settings` has the paging to begin with. What a program that ran came to is at its place; one
+/// that comes after the time is over came to nothing.
+pub fn run_all(repo: &Repo, settings: Settings, programs: &[Program]) -> Result<Vec<Ran>> {
+    let mut files = Vec::new();
+    for (number, program) in programs.iter().enumerate() {
+        files.push((place(number), PathBuf::from(&program.command[0])));
+    }
+    let script = repo.target.join("bochs-programs.sh");
+    fs::write(&script, script_of(settings.paging, programs))?;
+    let ran = run_with(repo, settings, &[script.display().to_string()], &files)?;
+    let parts = parts(&ran.printed);
+    let printed = String::from_utf8_lossy(&ran.printed);
+    ensure!(!parts.is_empty(), "no program ended: {printed}");
+    Ok(parts)
+}
+
+/// Where a program of several lies.
+fn place(number: usize) -> String {
+    format!("program-{number}")
+}
+
+/// The commands that run programs, each with a mark and its status after its output.
+fn script_of(mut paging: Paging, programs: &[Program]) -> String {
+    let mut script = "#!/bin/busybox sh\n".to_owned();
+    for (number, program) in programs.iter().enumerate() {
+        if program.paging != paging {
+            paging = program.paging;
+            // The file's name has a dash in some kernels' packages.
+            let parameters = paging.parameters();
+            script += &format!("rmmod kvm_intel; insmod /modules/kvm?intel{parameters} || exit\n");
+        }
+        let words = program.command[1..].iter().map(|word| guest::quote(word));
+        let words: Vec<String> = words.collect();
+        let program = place(number);
+        script += &format!(
+            "/{program} {}\nprintf '\\nRIG rc=%s\\n' $?\n",
+            words.join(" ")
+        );
+    }
+    script
+}
+
+/// What programs printed, each before its mark, and their statuses.
+fn parts(printed: &[u8]) -> Vec<Ran> {
+    let text = String::from_utf8_lossy(printed);
+    let mut parts = Vec::new();
+    let mut rest = &text[..];
+    while let Some((own, after)) = rest.split_once("\nRIG rc=") {
+        let (status, after) = after.split_once('\n').unwrap_or((after, ""));
+        parts.push(Ran {
+            printed: own.as_bytes().to_vec(),
+            status: status.parse().ok(),
+        });
+        rest = after;
+    }
+    parts
+}
+
 /// Runs a static program, with its arguments.
 pub fn run_program(repo: &Repo, settings: Settings, command: &[String]) -> Result<Ran> {
     run_with(repo, settings, command, &[])
@@ -376,6 +443,29 @@ fn script(args: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_of_one_boot_are_separate() {
+        let program = |words: &[&str], paging| Program {
+            command: words.iter().map(|&word| word.to_owned()).collect(),
+            paging,
+        };
+        let programs = [
+            program(&["/first"], Paging::Nested),
+            program(&["/second", "a b"], Paging::Shadow),
+            program(&["/third"], Paging::Shadow),
+        ];
+        let script = script_of(Paging::Nested, &programs);
+        let lines: Vec<&str> = script.lines().collect();
+        assert_eq!(lines.len(), 8, "{script}");
+        assert!(lines[3].contains("ept=0"), "{script}");
+        assert_eq!(lines[4], "/program-1 'a b'");
+        assert_eq!(lines[6].trim_end(), "/program-2");
+
+        let ran = parts(b"a\nb\n\nRIG rc=0\n\nRIG rc=7\ncut");
+        let ran: Vec<_> = ran.iter().map(|ran| (&*ran.printed, ran.status)).collect();
+        assert_eq!(ran, [(&b"a\nb\n"[..], Some(0)), (&b""[..], Some(7))]);
+    }
 
     #[test]
     fn the_status_is_split_from_the_output() {
