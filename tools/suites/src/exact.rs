@@ -54,11 +54,20 @@ pub fn run(repo: &Repo, machine: Machine, rows: Option<&Path>) -> Result<Outcome
         return Ok(Outcome::NotHere("no gcc".to_owned()));
     }
     let built = build(repo, machine)?;
-    let place = machine.place()?;
     let ran = match machine {
         Machine::Bochs => on_bochs(repo, &built).map(drop),
         Machine::Guest => in_guest(repo, &built),
     };
+    report(&machine.place()?, machine.word(), ran, rows)
+}
+
+/// What became of it in a place, of which a file with this word in its name gets a row.
+pub(crate) fn report(
+    place: &str,
+    word: &str,
+    ran: Result<()>,
+    rows: Option<&Path>,
+) -> Result<Outcome> {
     let (status, reason, outcome) = match ran {
         Ok(()) => ("works", String::new(), Outcome::Passed),
         Err(error) if error.is::<NotHere>() => {
@@ -74,14 +83,14 @@ pub fn run(repo: &Repo, machine: Machine, rows: Option<&Path>) -> Result<Outcome
         let row = json!({
             "where": place, "subject": SUBJECT, "technique": "kvm", "status": status, "reason": reason,
         });
-        let file = rows.join(format!("program-as-guest-{}", machine.word()));
+        let file = rows.join(format!("program-as-guest-{word}"));
         fs::write(file, format!("{row}\n"))?;
     }
     Ok(outcome)
 }
 
 /// Builds it for a machine without libraries, one at a time: all builds go through one file.
-fn build(repo: &Repo, machine: Machine) -> Result<PathBuf> {
+pub(crate) fn build(repo: &Repo, machine: Machine) -> Result<PathBuf> {
     let lock = File::create(repo.target.join("exact.lock"))?;
     lock.lock().context("cannot lock target/exact.lock")?;
     let mut cargo = repo.cargo(&["rustc", "--quiet", "--package", "pagetrail-vm"]);

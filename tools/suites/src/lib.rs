@@ -15,6 +15,7 @@ pub mod checkpointer;
 pub mod collector;
 pub mod exact;
 pub mod guests;
+pub mod intel;
 pub mod kvm;
 pub mod model;
 pub mod ooh;

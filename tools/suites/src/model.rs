@@ -86,7 +86,7 @@ impl Part {
 }
 
 /// Where files are left for the tests that compare.
-fn out(repo: &Repo) -> PathBuf {
+pub(crate) fn out(repo: &Repo) -> PathBuf {
     repo.target.join("real")
 }
 
@@ -151,7 +151,7 @@ pub fn compare(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
 }
 
 /// Compiles a program that runs where there is no library, or a plugin.
-fn build(repo: &Repo, source: &str, form: &str, out: &Path) -> Result<PathBuf> {
+pub(crate) fn build(repo: &Repo, source: &str, form: &str, out: &Path) -> Result<PathBuf> {
     let built = out.join(source.trim_end_matches(".c"));
     let status = Command::new("gcc")
         .args(["-O2", "-Wall", "-Werror", "-pthread", "-fPIC", form, "-o"])

@@ -8,7 +8,7 @@
 //! [`sharing`] has the same program share pages instead, the study's content-based page sharing, in
 //! a guest with AMD's nested paging.
 //!
-//! It is no part of `cargo xtask test`: a boot is a minute of a processor, and this is three.
+//! `cargo xtask test` has the writes alone, in a boot that it makes anyway ([`crate::intel`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -18,7 +18,7 @@ use pagetrail_steps::tally::{Tally, run_tests};
 use pagetrail_steps::{packages, victims};
 use pagetrail_suites::guests::{self, Kernels};
 use pagetrail_suites::{
-    arm64, checkpointer, collector, exact, model, ooh, posix, subpage, tier_agent,
+    arm64, checkpointer, collector, exact, intel, model, ooh, posix, subpage, tier_agent,
 };
 
 /// Runs every step, prints the table and the sum; true if nothing failed.
@@ -148,12 +148,7 @@ fn on_other_machines(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
         ooh::run(repo, ooh::Extent::Short, Some(&rows), tally)
     });
     steps.run("conformance on arm64", || arm64::run(repo, tally));
-    steps.run("machines of the model: an Intel processor", || {
-        model::run(repo, model::Part::Bochs)
-    });
-    steps.run("a program as a guest, exactly: an Intel processor", || {
-        exact::run(repo, exact::Machine::Bochs, Some(&rows))
-    });
+    steps.run("guests on an Intel processor", || intel::run(repo, &rows));
 }
 
 /// Where tests leave rows for the table of techniques.
