@@ -64,7 +64,7 @@ pub use error::{Error, Result};
 pub use rounds::Collected;
 pub use rounds::announce::Announcements;
 pub use rounds::link::{GuestRound, Rounds, pair};
-pub use rounds::source::GuestSource;
+pub use rounds::source::{GuestSource, RoundDetail};
 pub use rounds::strategy::UnitStrategy;
 pub use rounds::tree::{GuestChange, GuestMember, GuestTree};
 

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Trial};
 use pagetrail::{DirtySource, Ended, Event, PageRange, PageSet, State, TrackMode, page_size};
 use pagetrail_vm::{
-    Announcements, GuestChange, GuestTree, Settings, become_guest, check, recorded_guest, resume,
+    Announcements, GuestChange, GuestTree, RoundDetail, Settings, become_guest, check,
+    recorded_guest, resume,
 };
 
 /// Says that this process becomes a guest, and has the descriptor of the announcements of one that
@@ -228,7 +229,13 @@ fn start(directory: &Path, case: &str) -> (GuestTree, Pipes) {
         output: BufReader::new(child.stdout.take().expect("it is piped")),
     };
     let words = vec!["./follow".to_owned(), case.to_owned()];
-    let tree = GuestTree::new(announcements, child, words, TrackMode::Writes, false);
+    let tree = GuestTree::new(
+        announcements,
+        child,
+        words,
+        TrackMode::Writes,
+        RoundDetail::Pages,
+    );
     (tree, pipes)
 }
 

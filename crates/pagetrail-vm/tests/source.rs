@@ -19,7 +19,7 @@ use libtest_mimic::{Arguments, Trial};
 use pagetrail::{
     AccessKind, DirtySource, Ended, Event, Memory, PageRange, PageSet, State, TrackMode, page_size,
 };
-use pagetrail_vm::{GuestSource, Settings, check, pair, recorded_guest};
+use pagetrail_vm::{GuestSource, RoundDetail, Settings, check, pair, recorded_guest};
 
 /// The number of the link's descriptor, in the process that becomes the guest.
 const LINK: &str = "PAGETRAIL_TEST_LINK";
@@ -94,7 +94,7 @@ impl Requested {
             .expect("it starts");
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let mut requested = Self {
-            source: GuestSource::new(rounds, child, track, false),
+            source: GuestSource::new(rounds, child, track, RoundDetail::Pages),
             input,
             output: output.expect("it is piped"),
         };

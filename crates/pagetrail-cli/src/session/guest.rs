@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use pagetrail::{State, TrackMode};
-use pagetrail_vm::{Announcements, GuestSource, GuestTree, UnitStrategy};
+use pagetrail_vm::{Announcements, GuestSource, GuestTree, RoundDetail, UnitStrategy};
 
 /// How long to wait at once for a program to begin.
 const BEGIN_POLL: Duration = Duration::from_millis(100);
@@ -44,9 +44,17 @@ pub(crate) fn start(
     set_streams(&mut guest)?;
     let child = guest.spawn().context("cannot start the virtual machine")?;
     drop(link);
-    let mut source = GuestSource::new(rounds, child, track, subpages.is_some());
+    let mut source = GuestSource::new(rounds, child, track, detail(per_page));
     source.set_units(units)?;
     Ok(source)
+}
+
+/// What rounds say, by the option of sub-pages.
+fn detail(subpages: Option<&str>) -> RoundDetail {
+    match subpages {
+        Some(_) => RoundDetail::SubPages,
+        None => RoundDetail::Pages,
+    }
 }
 
 /// Starts a program as a guest, as [`start`] does, and makes each process that comes of it a guest.
@@ -67,7 +75,7 @@ pub(crate) fn start_tree(
     drop(link);
     let words = command.iter().map(|word| word.to_string_lossy().into());
     let words = words.collect();
-    let mut tree = GuestTree::new(announcements, child, words, track, subpages.is_some());
+    let mut tree = GuestTree::new(announcements, child, words, track, detail(subpages));
     while tree.members().is_empty() && !matches!(tree.wait(BEGIN_POLL), State::Ended(_)) {
         // The recording begins with it.
         tree.follow();

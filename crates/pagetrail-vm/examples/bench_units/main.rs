@@ -23,7 +23,7 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use pagetrail::{AtExit, DirtySource, State, Target, Technique, TrackMode, Watch};
-use pagetrail_vm::{GuestSource, Settings, UnitStrategy};
+use pagetrail_vm::{GuestSource, RoundDetail, Settings, UnitStrategy};
 use rustix::io::{FdFlags, fcntl_setfd};
 use serde_json::{Value, json};
 
@@ -122,7 +122,7 @@ fn as_guests(directory: &Path, program: &Program) -> Result<Vec<Value>> {
         command.stdout(request.output()?);
         let child = command.spawn()?;
         drop(link);
-        let mut source = GuestSource::new(rounds, child, TrackMode::Writes, true);
+        let mut source = GuestSource::new(rounds, child, TrackMode::Writes, RoundDetail::SubPages);
         source.set_units(strategy)?;
         let mut counts = request.follow(&mut source)?;
         counts["log_entries"] = source.log_entries().into();

@@ -79,17 +79,30 @@ pub(super) enum Phase {
     Over,
 }
 
+/// How much a guest's rounds say of dirty memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoundDetail {
+    /// Which pages are dirty.
+    Pages,
+    /// Which pages are, and which sub-pages in heaps of `pagetrail-alloc`.
+    SubPages,
+}
+
 impl GuestSource {
     /// Makes a source of the process `child`, which becomes a guest with the other end of the link
     /// ([`recorded_guest`](crate::recorded_guest)).
     ///
-    /// Accesses are only reported if the guest's [settings](crate::Settings) say so. With
-    /// `subpages` rounds contain the sub-pages that were written in heaps of `pagetrail-alloc`.
-    pub fn new(rounds: Rounds, child: Child, track: TrackMode, subpages: bool) -> Self {
-        Self::of(rounds, Process::Child(child), track, subpages)
+    /// Accesses are only reported if the guest's [settings](crate::Settings) say so.
+    pub fn new(rounds: Rounds, child: Child, track: TrackMode, detail: RoundDetail) -> Self {
+        Self::of(rounds, Process::Child(child), track, detail)
     }
 
-    pub(super) fn of(rounds: Rounds, process: Process, track: TrackMode, subpages: bool) -> Self {
+    pub(super) fn of(
+        rounds: Rounds,
+        process: Process,
+        track: TrackMode,
+        detail: RoundDetail,
+    ) -> Self {
         let pid = process.pid();
         let kinds = match track {
             TrackMode::Alternate => &[AccessKind::Writes, AccessKind::Accesses][..],
@@ -98,7 +111,7 @@ impl GuestSource {
         };
         let kinds = kinds.iter().map(|access_kind| Kind {
             access_kind: *access_kind,
-            heaps: subpages.then(|| Heaps::new(pid)),
+            heaps: (detail == RoundDetail::SubPages).then(|| Heaps::new(pid)),
         });
         Self {
             process,
@@ -123,7 +136,7 @@ impl GuestSource {
     }
 
     /// Sets how sub-pages are merged and separated while the program runs. Merged sub-pages are
-    /// logged, and reported, together. Needs a source with `subpages`.
+    /// logged, and reported, together. Needs [`RoundDetail::SubPages`].
     ///
     /// # Errors
     ///

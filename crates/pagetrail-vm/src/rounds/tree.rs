@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::announce::{Announcement, Announcements, Kind};
 use super::link::Rounds;
 use super::process::{Process, ended};
-use super::source::GuestSource;
+use super::source::{GuestSource, RoundDetail};
 
 /// How long a member is waited for that does not answer: one that is stopped (`SIGSTOP`) answers
 /// when it goes on, and is not waited for again.
@@ -98,7 +98,7 @@ impl GuestMember {
 pub struct GuestTree {
     announcements: Announcements,
     track: TrackMode,
-    subpages: bool,
+    detail: RoundDetail,
     /// The first process, until it announces itself; or has ended.
     first: First,
     command: Vec<String>,
@@ -119,18 +119,18 @@ impl GuestTree {
     /// Makes a tree of the process `child`, which becomes a guest with the other end of the
     /// announcements, and of all processes that come of it. `command` is what it runs.
     ///
-    /// `track` and `subpages` are as for [`GuestSource::new`], for all of them.
+    /// `track` and `detail` are as for [`GuestSource::new`], for all of them.
     pub fn new(
         announcements: Announcements,
         child: Child,
         command: Vec<String>,
         track: TrackMode,
-        subpages: bool,
+        detail: RoundDetail,
     ) -> Self {
         Self {
             announcements,
             track,
-            subpages,
+            detail,
             first: First::Starting(child),
             command,
             members: Vec::new(),
@@ -292,7 +292,7 @@ impl GuestTree {
             is_root,
             appeared: self.began.elapsed(),
             command,
-            source: GuestSource::of(link, process, self.track, self.subpages),
+            source: GuestSource::of(link, process, self.track, self.detail),
         });
         self.changes.push(GuestChange::Appeared {
             number: self.next_number,

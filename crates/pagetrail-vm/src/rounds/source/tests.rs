@@ -48,7 +48,7 @@ impl Played {
         let mut child = program();
         Self {
             program: child.stdin.take(),
-            source: GuestSource::new(rounds, child, track, false),
+            source: GuestSource::new(rounds, child, track, RoundDetail::Pages),
             guest: GuestEnd::adopt(link.into_raw_fd()).unwrap(),
         }
     }
