@@ -12,6 +12,9 @@ use crate::results::{Comparison, Measured, SuiteResult, TestResult};
 use crate::score::Score;
 use crate::statistics::Estimate;
 
+/// The most characters of a bar.
+const BAR_CHARS: usize = 24;
+
 const NOTE_SCORES: &str = "the mean of the median ratios of the tests with its standard deviation; all: each suite counts the same; ~: no \
 test differs from noise";
 
@@ -90,10 +93,15 @@ fn notices_of(name: &str, test: &TestResult) -> Vec<String> {
     lines
 }
 
+/// Whether the first table is that of the scores.
+fn has_scores(comparison: &Comparison) -> bool {
+    comparison.suites.iter().any(|suite| suite.tests.len() > 1)
+}
+
 /// The tables.
 pub(crate) fn sheets(comparison: &Comparison) -> Vec<Sheet> {
     let mut sheets = Vec::new();
-    if comparison.suites.iter().any(|suite| suite.tests.len() > 1) {
+    if has_scores(comparison) {
         sheets.push(scores(comparison));
     }
     let suites = comparison.suites.iter();
@@ -107,34 +115,36 @@ pub(crate) fn sheets(comparison: &Comparison) -> Vec<Sheet> {
     sheets
 }
 
-fn scores(comparison: &Comparison) -> Sheet {
-    let mut rows = Vec::new();
-    let mut add = |name: &str, scores: &[Score]| {
-        let others = scores
-            .iter()
-            .filter(|s| s.environment != comparison.against);
-        for (at, score) in others.enumerate() {
-            rows.push(vec![
-                if at == 0 {
-                    name.to_owned()
-                } else {
-                    String::new()
-                },
-                score.environment.clone(),
-                format!(
-                    "{}{}",
-                    times_as_long(score.ratio),
-                    mark(score.within_noise, score.too_few_rounds)
-                ),
-                format!("± {:.3}", score.deviation),
-                words::count(score.count as u64),
-            ]);
-        }
-    };
-    add("all", &comparison.overall);
-    for suite in &comparison.suites {
-        add(&suite.name, &suite.scores);
+/// The scores of all suites and of each, without those that the others are compared with. The first
+/// of each has the name.
+fn all_scores(comparison: &Comparison) -> Vec<(&str, &Score)> {
+    let suites = comparison.suites.iter();
+    let suites = suites.map(|suite| (&*suite.name, &suite.scores));
+    let mut all = Vec::new();
+    for (name, scores) in [("all", &comparison.overall)].into_iter().chain(suites) {
+        let others = scores.iter();
+        let others = others.filter(|score| score.environment != comparison.against);
+        let names = [name].into_iter().chain(std::iter::repeat(""));
+        all.extend(names.zip(others));
     }
+    all
+}
+
+fn scores(comparison: &Comparison) -> Sheet {
+    let row = |(name, score): (&str, &Score)| {
+        vec![
+            name.to_owned(),
+            score.environment.clone(),
+            format!(
+                "{}{}",
+                times_as_long(score.ratio),
+                mark(score.within_noise, score.too_few_rounds)
+            ),
+            format!("± {:.3}", score.deviation),
+            words::count(score.count as u64),
+        ]
+    };
+    let rows = all_scores(comparison).into_iter().map(row).collect();
     Sheet {
         title: "By subsystem".into(),
         heads: heads(&["suite", "environment", "ratio", "deviation", "of"]),
@@ -145,6 +155,21 @@ fn scores(comparison: &Comparison) -> Sheet {
             false => NOTE_SCORES,
         },
     }
+}
+
+/// Draws the scores as bars, for a medium that has characters alone: the longest is as long as the
+/// greatest ratio, or as 1 where all are less.
+fn draw_scores(sheet: &mut Sheet, comparison: &Comparison) {
+    let ratios: Vec<f64> = all_scores(comparison)
+        .iter()
+        .map(|(_, score)| score.ratio)
+        .collect();
+    let greatest = ratios.iter().copied().fold(1.0, f64::max);
+    for (row, ratio) in sheet.rows.iter_mut().zip(ratios) {
+        row.insert(sheet.labels, words::bar(ratio / greatest, BAR_CHARS));
+    }
+    sheet.heads.insert(sheet.labels, String::new());
+    sheet.labels += 1;
 }
 
 /// The name of a test, or a program with its arguments as far as a column has room for them.
@@ -294,7 +319,12 @@ pub fn write(comparison: &Comparison, verdicts: &[Verdict], out: &mut dyn Write)
     for line in notices(comparison) {
         writeln!(out, "{}", words::printable(&line))?;
     }
-    let sheets = sheets(comparison);
+    let mut sheets = sheets(comparison);
+    if let [first, ..] = &mut sheets[..]
+        && has_scores(comparison)
+    {
+        draw_scores(first, comparison);
+    }
     for (at, sheet) in sheets.iter().enumerate() {
         writeln!(out)?;
         write_sheet(sheet, out)?;

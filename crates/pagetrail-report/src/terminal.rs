@@ -130,7 +130,7 @@ fn table(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
             words::rate(counts.pages_per_second),
             words::count(counts.distinct_pages),
             words::percent(counts.share),
-            bar(counts.share),
+            words::bar(counts.share, 8),
         ];
         if accesses.is_some() {
             row.pop();
@@ -148,7 +148,7 @@ fn table(recording: &Recording<'_>, style: Style, out: &mut dyn Write) -> io::Re
             words::rate(outside.pages_per_second),
             words::count(outside.distinct_pages),
             words::percent(outside.share),
-            bar(outside.share),
+            words::bar(outside.share, 8),
         ];
         if let Some(pages) = accessed_outside {
             row.pop();
@@ -186,13 +186,6 @@ pub(super) fn label(joined: &joined::Joined<'_>) -> String {
         0 => name.into_owned(),
         gaps => format!("{name}, {} places", words::count(gaps as u64 + 1)),
     }
-}
-
-/// Eight characters wide, an eighth of a character fine.
-fn bar(share: f64) -> String {
-    let eighths = (share * 64.0).round() as usize;
-    let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
-    format!("{}{rest}", "█".repeat(eighths / 8))
 }
 
 /// The end of a name says more than its beginning.

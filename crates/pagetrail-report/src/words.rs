@@ -350,6 +350,13 @@ pub fn notices(trail: &Trail) -> Vec<String> {
     lines
 }
 
+/// Draws a bar of at most so many characters, an eighth of a character fine; `share` is at most 1.
+pub fn bar(share: f64, chars: usize) -> String {
+    let eighths = (share * (chars * 8) as f64).round() as usize;
+    let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
+    format!("{}{rest}", "█".repeat(eighths / 8))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
