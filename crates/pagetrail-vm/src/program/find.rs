@@ -71,14 +71,37 @@ fn in_path(name: &OsStr, search: Option<&OsStr>) -> io::Result<PathBuf> {
     Err(error.into())
 }
 
-/// The interpreter and its argument in a script's first line.
+/// The interpreter and its argument in a script's first line, as Linux finds them
+/// (fs/binfmt_script.c): only spaces and tabs are skipped, a zero byte ends a text, and the file's
+/// end is followed by zeros.
 pub(crate) fn interpreter(line: &[u8]) -> Option<(PathBuf, Option<OsString>)> {
     let line = line.strip_prefix(b"#!")?;
-    let line = line.split(|byte| *byte == b'\n').next()?.trim_ascii();
-    let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t'));
-    let (path, argument) = line.split_at(end.unwrap_or(line.len()));
-    let argument = argument.trim_ascii();
-    let argument = (!argument.is_empty()).then(|| OsString::from_vec(argument.to_vec()));
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let ends = |byte: &u8| is_blank(byte) || *byte == 0;
+    let mut padded = line.to_vec();
+    padded.resize(LINE_BYTES - 2, 0);
+    let newline = padded.iter().position(|byte| *byte == b'\n');
+    // Without a newline the last byte does not count.
+    padded.truncate(newline.unwrap_or(padded.len() - 1));
+    let length = padded.iter().rposition(|byte| !is_blank(byte))? + 1;
+    let is_cut = newline.is_none() && length == padded.len();
+    padded.truncate(length);
+    let start = padded.iter().position(|byte| !is_blank(byte))?;
+    let text = &padded[start..];
+    let end = text.iter().position(ends);
+    if end.is_none() && is_cut {
+        // There may be more of the path.
+        return None;
+    }
+    let (path, rest) = text.split_at(end.unwrap_or(text.len()));
+    let argument = match rest.first() {
+        Some(byte) if is_blank(byte) => rest.iter().position(|byte| !is_blank(byte)),
+        _ => None,
+    };
+    let argument = argument.map(|start| {
+        let text = rest[start..].split(|byte| *byte == 0).next();
+        OsString::from_vec(text.unwrap_or_default().to_vec())
+    });
     (!path.is_empty()).then(|| (Path::new(OsStr::from_bytes(path)).into(), argument))
 }
 
@@ -113,7 +136,41 @@ mod tests {
             interpreter(b"#! /bin/sh  -e x \n"),
             Some((sh(), Some("-e x".into())))
         );
+        assert_eq!(
+            interpreter(b"#!\t/bin/sh\t\r\n"),
+            Some((sh(), Some("\r".into())))
+        );
+        assert_eq!(
+            interpreter(b"#!/bin/sh\r\n"),
+            Some(("/bin/sh\r".into(), None))
+        );
+        assert_eq!(
+            interpreter(b"#!/bin/sh a\0b\n"),
+            Some((sh(), Some("a".into())))
+        );
+        assert_eq!(interpreter(b"#!/bin/sh\0 a\n"), Some((sh(), None)));
+        assert_eq!(interpreter(b"#!/bin/sh"), Some((sh(), None)));
+        assert_eq!(interpreter(b"#! \n"), None);
         assert_eq!(interpreter(b"#!\n"), None);
         assert_eq!(interpreter(b"\x7fELF"), None);
+    }
+
+    #[test]
+    fn a_long_first_line_is_cut_as_by_linux() {
+        let line = |start: &str, end: &str, bytes: usize| {
+            let letters = "x".repeat(bytes - start.len() - end.len());
+            format!("{start}{letters}{end}").into_bytes()
+        };
+        let argument = |line: &[u8]| interpreter(line).map(|(_, argument)| argument);
+        let letters = |count: usize| Some(Some("x".repeat(count).into()));
+        // With and without the newline among the bytes that are read.
+        assert_eq!(
+            argument(&line("#!/bin/sh ", "\n", LINE_BYTES)),
+            letters(245)
+        );
+        assert_eq!(argument(&line("#!/bin/sh ", "", LINE_BYTES)), letters(245));
+        assert_eq!(interpreter(&line("#!/", "", LINE_BYTES)), None);
+        assert!(interpreter(&line("#!/", "\n", LINE_BYTES)).is_some());
+        assert!(interpreter(&line("#!/", "", LINE_BYTES - 2)).is_some());
     }
 }
