@@ -154,6 +154,7 @@ static int failures(void)
     put("unreachable", "#!/nowhere/at/all\n", 0700);
     put("itself", "#!./itself\n", 0700);
     put("forbidden", "#!/bin/sh\n", 0600);
+    put("returns", "#!/bin/sh\r\n", 0700);
     sigset_t blocked, after;
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGHUP);
@@ -162,6 +163,7 @@ static int failures(void)
     try("plain", "./plain", words, none);
     try("a script without its interpreter", "./unreachable", words, none);
     try("a script that names itself", "./itself", words, none);
+    try("a script whose lines end otherwise", "./returns", words, none);
     try("not permitted", "./forbidden", words, none);
     try("a directory", "/", words, none);
     try("no text", (char *)16, words, none);
@@ -254,6 +256,50 @@ static int ways(void)
             printf("another end\n");
     }
     return 0;
+}
+
+/* Starts a program in a child that has a limit. */
+static void limited(const char *what, int resource, rlim_t current, rlim_t maximum)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        setrlimit(resource, &(struct rlimit){ current, maximum });
+        execv(self, (char *[]){ self, "limits", what[0] == 'f' ? "f" : "a", NULL });
+        _exit(1);
+    }
+    printf("%s: %d\n", what, ended(child));
+}
+
+/* Where pagetrail itself needs more than the program. */
+static int narrow(void)
+{
+    limited("files, none", RLIMIT_FSIZE, 0, 0);
+    limited("files, soft", RLIMIT_FSIZE, 0, 1 << 20);
+    limited("address space", RLIMIT_AS, 24 << 20, 24 << 20);
+    /* The program's libraries, and not pagetrail's. */
+    if (system("for file in $(ldd ./follow | grep -o '/[^ ]*'); do\n"
+               "mkdir -p root$(dirname $file) && cp -L $file root$file\n"
+               "done; cp ./follow root") != 0)
+        return 1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        if (chroot("root") != 0 || chdir("/") != 0)
+            perror("chroot");
+        execv("/follow", (char *[]){ "/follow", "end", "3", NULL });
+        _exit(1);
+    }
+    printf("in another root: %d\n", ended(child));
+    return 0;
+}
+
+/* The limit that the new program finds. */
+static int limits(const char *what)
+{
+    struct rlimit limit;
+    getrlimit(what[0] == 'f' ? RLIMIT_FSIZE : RLIMIT_AS, &limit);
+    return limit.rlim_cur == 0 ? 10 + (limit.rlim_max != 0) : 20;
 }
 
 /* The memory in which processes write pages that a recording must have. */
@@ -378,6 +424,10 @@ int main(int count, char **words)
         return failures();
     if (strcmp(what, "ways") == 0)
         return ways();
+    if (strcmp(what, "narrow") == 0)
+        return narrow();
+    if (strcmp(what, "limits") == 0)
+        return limits(words[2]);
     if (strcmp(what, "descriptor") == 0)
         return fexecve(open(self, O_PATH | O_CLOEXEC), (char *[]){ self, "where", NULL }, environ);
     if (strcmp(what, "leaf") == 0)

@@ -142,7 +142,7 @@ fn programs_find_what_they_find_natively() {
     }
     let directory = tempfile::tempdir().expect("a directory");
     program(directory.path());
-    for case in ["state", "threads", "failures", "ways"] {
+    for case in ["state", "threads", "failures", "ways", "narrow"] {
         same(directory.path(), &["./follow", case]);
     }
 }

@@ -28,6 +28,9 @@ const TEXTS_BYTES_MAX: u64 = 6 << 20;
 /// Less than that is left to the kernel, which counts the path and what a script adds, too.
 const TEXTS_BYTES_MARGIN: u64 = 16 << 10;
 
+/// The address space that a virtual machine reserves; this program needs more.
+const SPACE_BYTES_MIN: u64 = 1 << 30;
+
 /// The memory of a call that is being made.
 ///
 /// A child of `vfork(2)` that has executed a program cannot free what it has allocated in its
@@ -111,6 +114,9 @@ fn prepare(guest: &Guest, follow: &Follow, made: &Call) -> Option<Executing> {
         true => guest.path().as_os_str().to_owned(),
         false => OsString::from_vec(read_string(path, PATH_BYTES_MAX).ok()?),
     };
+    if !follow.is_reachable() || has_too_little_space() {
+        return None;
+    }
     let mut bytes_left = texts_bytes_max().checked_sub(TEXTS_BYTES_MARGIN)?;
     let arguments = texts(arguments, &mut bytes_left)?;
     let environment = texts(environment, &mut bytes_left)?;
@@ -122,6 +128,13 @@ fn prepare(guest: &Guest, follow: &Follow, made: &Call) -> Option<Executing> {
     };
     let executable = Executable::find(named, arguments)?;
     executing(guest, follow, &executable, &environment)
+}
+
+/// Whether there is too little address space for a virtual machine, or even to start this program.
+fn has_too_little_space() -> bool {
+    getrlimit(Resource::As)
+        .current
+        .is_some_and(|bytes| bytes < SPACE_BYTES_MIN)
 }
 
 /// The most bytes that the kernel takes as arguments and environment.

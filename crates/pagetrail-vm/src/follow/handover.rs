@@ -13,6 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use rustix::fs::MemfdFlags;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::executable::c_string;
 use crate::error::{Error, Result};
@@ -84,9 +85,31 @@ pub(super) fn write(
         bytes.extend(text.as_bytes());
     }
     let mut file = File::from(rustix::fs::memfd_create("executed", MemfdFlags::CLOEXEC)?);
-    file.write_all(&bytes)?;
+    // Beyond the limit on files, which holds for this one, too, a write is a signal to the program.
+    with_bytes(bytes.len() as u64, || file.write_all(&bytes))?;
     file.rewind()?;
     Ok(file.into())
+}
+
+/// Calls `write` with a limit on files of at least `bytes`, or fails.
+fn with_bytes(bytes: u64, write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let before = getrlimit(Resource::Fsize);
+    let is_too_low = |limit: Option<u64>| limit.is_some_and(|limit| limit < bytes);
+    if !is_too_low(before.current) {
+        return write();
+    }
+    let maximum = match is_too_low(before.maximum) {
+        true => Some(bytes),
+        false => before.maximum,
+    };
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Fsize, raised)?;
+    let written = write();
+    setrlimit(Resource::Fsize, before)?;
+    written
 }
 
 impl Handover {

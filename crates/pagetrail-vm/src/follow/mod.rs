@@ -38,6 +38,8 @@ use crate::{Settings, best_log_of, set_name};
 pub(crate) struct Follow {
     /// The file of this program, which is executed again.
     own: OwnedFd,
+    /// The root directory in which that was started, and finds its libraries.
+    root: Option<(u64, u64)>,
     /// Where processes announce themselves to the recorder.
     announcements: Option<OwnedFd>,
     /// The number by which the recorder knows this process.
@@ -55,6 +57,7 @@ impl Follow {
         let announcements = announcements.map(descriptors::adopt).transpose();
         Ok(Self {
             own: own.map_err(Error::system("open this program's file"))?,
+            root: root(),
             announcements: announcements.map_err(Error::system("duplicate a descriptor"))?,
             id: new_id().ok_or(Error::Lacks("random bytes"))?.into(),
             accesses: settings.accesses,
@@ -71,6 +74,12 @@ impl Follow {
     /// Whether accesses are recorded, too.
     pub(crate) fn tracks_accesses(&self) -> bool {
         self.accesses
+    }
+
+    /// Whether this program would find its libraries again: in another root directory they may be
+    /// missing, or others.
+    fn is_reachable(&self) -> bool {
+        self.root.is_some() && self.root == root()
     }
 
     fn id(&self) -> u64 {
@@ -99,6 +108,12 @@ impl Follow {
         let parent = self.id.swap(new_id()?, Ordering::Relaxed);
         self.announce(Kind::Started, parent)
     }
+}
+
+/// The root directory's device and number.
+fn root() -> Option<(u64, u64)> {
+    let status = rustix::fs::stat("/").ok()?;
+    Some((status.st_dev, status.st_ino))
 }
 
 /// Makes a number for a process: not 0, which stands for none.
@@ -165,6 +180,7 @@ fn begin(handover: &Handover) -> Result<Guest> {
     }
     guest.set_follow(Follow {
         own: duplicate(&handover.own)?,
+        root: root(),
         announcements,
         id: handover.id.into(),
         accesses: handover.accesses,
