@@ -228,6 +228,9 @@ impl Guest {
         let loaded = program::load(&mut self.memory(), found, environment)?;
         let path = follow::path_of(&found.file);
         self.path = path.unwrap_or_else(|_| found.path.clone()).into();
+        if let Some(follow) = &self.follow {
+            self.reserve(follow.keep(&found.file).into_iter());
+        }
         self.memory().auxiliary = program::auxiliary::above(loaded.stack_pointer);
         self.begin_at(loaded.entry, loaded.stack_pointer);
         Ok(())

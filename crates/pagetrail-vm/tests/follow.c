@@ -294,6 +294,23 @@ static int narrow(void)
     return 0;
 }
 
+/* Executes itself by its process's link when its file is gone, and when another is there. */
+static int gone(const char *left)
+{
+    if (strcmp(left, "0") == 0)
+        return 4;
+    char *words[] = { self, "gone", (char *)(strcmp(left, "2") == 0 ? "1" : "0"), NULL };
+    if (strcmp(left, "2") != 0)
+        put("./follow", "#!/bin/sh\necho another\n", 0700);
+    else
+        unlink("./follow");
+    if (open("/proc/self/exe", O_RDONLY) < 0)
+        perror("open");
+    execv("/proc/self/exe", words);
+    perror("execv");
+    return 1;
+}
+
 /* The limit that the new program finds. */
 static int limits(const char *what)
 {
@@ -426,6 +443,8 @@ int main(int count, char **words)
         return ways();
     if (strcmp(what, "narrow") == 0)
         return narrow();
+    if (strcmp(what, "gone") == 0)
+        return gone(words[2]);
     if (strcmp(what, "limits") == 0)
         return limits(words[2]);
     if (strcmp(what, "descriptor") == 0)

@@ -145,6 +145,12 @@ fn programs_find_what_they_find_natively() {
     for case in ["state", "threads", "failures", "ways", "narrow"] {
         same(directory.path(), &["./follow", case]);
     }
+    // It deletes itself.
+    let native = natively(directory.path(), &["./follow", "gone", "2"]);
+    program(directory.path());
+    let guest = as_a_guest(directory.path(), &["./follow", "gone", "2"]);
+    assert_eq!(native, guest);
+    assert_eq!(guest.status.code(), Some(4), "{guest:?}");
 }
 
 fn executed_programs_are_guests() {

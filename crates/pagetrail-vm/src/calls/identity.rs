@@ -40,7 +40,12 @@ pub(super) fn perform(guest: &Guest, call: &Call) -> Option<i64> {
     let path = table::row(call.number).followed_path(&call.arguments)?;
     match own_file(call, path)? {
         Own::Program => {
-            let target = CString::new(guest.path().as_os_str().as_bytes()).ok()?;
+            let follow = guest.follow.as_deref();
+            let target = match follow.and_then(|follow| follow.another_path(guest.path())) {
+                Some(path) => CString::new(path),
+                None => CString::new(guest.path().as_os_str().as_bytes()),
+            };
+            let target = target.ok()?;
             let mut call = *call;
             call.arguments[path.argument] = target.as_ptr() as u64;
             Some(forward_unless_signalled(&call))

@@ -110,10 +110,12 @@ fn prepare(guest: &Guest, follow: &Follow, made: &Call) -> Option<Executing> {
     };
     let known = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW;
     let flags = AtFlags::from_bits(flags as u32).filter(|flags| known.contains(*flags))?;
-    let path = match is_own_program(made) {
-        true => guest.path().as_os_str().to_owned(),
-        false => OsString::from_vec(read_string(path, PATH_BYTES_MAX).ok()?),
-    };
+    let text = OsString::from_vec(read_string(path, PATH_BYTES_MAX).ok()?);
+    let own_program = is_own_program(made).then(|| match follow.another_path(guest.path()) {
+        Some(path) => path.into(),
+        None => guest.path().as_os_str().to_owned(),
+    });
+    let path = own_program.as_ref().unwrap_or(&text);
     if !follow.is_reachable() || has_too_little_space() {
         return None;
     }
@@ -123,10 +125,14 @@ fn prepare(guest: &Guest, follow: &Follow, made: &Call) -> Option<Executing> {
     let directory = directory.filter(|directory| *directory != libc::AT_FDCWD);
     let named = Named {
         directory: directory.map(descriptors::borrow).transpose().ok()?,
-        path: Path::new(&path),
+        path: Path::new(path),
         flags,
     };
-    let executable = Executable::find(named, arguments)?;
+    let mut executable = Executable::find(named, arguments)?;
+    if own_program.is_some() {
+        // The new program is named by what the old one has called its file.
+        executable.path = text.into();
+    }
     executing(guest, follow, &executable, &environment)
 }
 

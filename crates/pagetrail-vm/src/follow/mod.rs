@@ -19,6 +19,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use execute::{Executing, execute};
@@ -40,6 +42,8 @@ pub(crate) struct Follow {
     own: OwnedFd,
     /// The root directory in which that was started, and finds its libraries.
     root: Option<(u64, u64)>,
+    /// The program's file, which may be deleted or replaced by the time it executes itself.
+    program: OnceLock<OwnedFd>,
     /// Where processes announce themselves to the recorder.
     announcements: Option<OwnedFd>,
     /// The number by which the recorder knows this process.
@@ -58,6 +62,7 @@ impl Follow {
         Ok(Self {
             own: own.map_err(Error::system("open this program's file"))?,
             root: root(),
+            program: OnceLock::new(),
             announcements: announcements.map_err(Error::system("duplicate a descriptor"))?,
             id: new_id().ok_or(Error::Lacks("random bytes"))?.into(),
             accesses: settings.accesses,
@@ -67,8 +72,24 @@ impl Follow {
 
     /// The descriptors that the program must leave open.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
-        let announcements = self.announcements.as_ref().map(OwnedFd::as_raw_fd);
-        [self.own.as_raw_fd()].into_iter().chain(announcements)
+        let more = self.announcements.iter().chain(self.program.get());
+        [&self.own].into_iter().chain(more).map(OwnedFd::as_raw_fd)
+    }
+
+    /// Keeps the program's file, once. Returns the number of the descriptor that does.
+    pub(crate) fn keep(&self, program: &File) -> Option<RawFd> {
+        let kept = descriptors::out_of_the_way(program.as_fd()).ok()?;
+        let number = kept.as_raw_fd();
+        self.program.set(kept).is_ok().then_some(number)
+    }
+
+    /// A path by which the kernel finds the program's file, if it is no longer at `path`.
+    pub(crate) fn another_path(&self, path: &Path) -> Option<String> {
+        let kept = self.program.get()?;
+        let file = rustix::fs::fstat(kept).ok()?;
+        let is_there = rustix::fs::stat(path)
+            .is_ok_and(|found| (found.st_dev, found.st_ino) == (file.st_dev, file.st_ino));
+        (!is_there).then(|| format!("/proc/self/fd/{}", kept.as_raw_fd()))
     }
 
     /// Whether accesses are recorded, too.
@@ -181,6 +202,7 @@ fn begin(handover: &Handover) -> Result<Guest> {
     guest.set_follow(Follow {
         own: duplicate(&handover.own)?,
         root: root(),
+        program: OnceLock::new(),
         announcements,
         id: handover.id.into(),
         accesses: handover.accesses,
