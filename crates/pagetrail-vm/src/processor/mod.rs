@@ -80,6 +80,9 @@ impl Processor {
             cpu.set_xcr0(has.xcr0)?;
         }
         cpu.set_msrs(&state::system_call_msrs())?;
+        if id == 0 {
+            cpu.check_that_it_runs()?;
+        }
         let shares_counter = cpu.share_counter();
         Ok(Self {
             cpu,

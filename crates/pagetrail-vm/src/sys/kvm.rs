@@ -395,6 +395,18 @@ impl Cpu {
         }
     }
 
+    /// Whether the vCPU can run: since Linux 6.14 the first run of a machine starts a thread of the
+    /// kernel, which counts as one of this process's user. Runs nothing of the guest.
+    pub(crate) fn check_that_it_runs(&mut self) -> Result<()> {
+        self.fd.set_kvm_immediate_exit(1);
+        let error = self.fd.run().err();
+        self.fd.set_kvm_immediate_exit(0);
+        match error.filter(|error| [libc::EAGAIN, libc::ENOMEM].contains(&error.errno())) {
+            None => Ok(()),
+            Some(error) => Err(refused("run a vCPU")(error)),
+        }
+    }
+
     /// The general registers at the last exit.
     pub(crate) fn regs(&mut self) -> &kvm_regs {
         &self.fd.sync_regs_mut().regs
