@@ -531,24 +531,34 @@ static int device_interrupts(void) {
     return found;
 }
 
+/* How often a burst may be lost before one has all its pages. */
+#define TRIES 50
+
 /* A program writes more pages at a stretch than the log holds. With the interrupt of a full log the round has them, and
- * no others; without it, the round says that it has lost some. */
+ * no others; without it, the round says that it has lost some. So it does where the interrupt comes too late, as on a
+ * busy machine, whose emulator raises it in another thread: the burst is tried again then. */
 static void bursts(const char *name, unsigned mode, unsigned long entries) {
     static char seen[PAGES];
     struct ooh_track session;
     struct ooh_round round;
     char *area = memory(), text[200];
     unsigned long entries_before = number_in(LOG_ENTRIES), interrupts = number_in(INTERRUPTS);
-    int fd = open_device(), missing = 0, lost = 0, with_interrupt = device_interrupts();
+    int fd = open_device(), missing = 0, lost = 0, whole = 0, with_interrupt = device_interrupts();
     set_number(LOG_ENTRIES, entries);
     track(fd, getpid(), mode, &session);
     struct ooh_entry *ring = map_ring(fd, &session, PROT_READ);
     for (int i = 0; ring && i < ROUNDS; i++) {
-        /* What others write belongs to the round before. */
-        if (ioctl(fd, OOH_COLLECT, &round)) missing++;
-        for (int page = 0; page < PAGES; page += 1 + (i == 1)) ((volatile char *)area)[page * PAGE + i] = (char)i;
-        if (ioctl(fd, OOH_COLLECT, &round)) missing++;
-        lost += !!(round.flags & OOH_LOST);
+        int tries = with_interrupt ? TRIES : 1, is_lost;
+        do {
+            /* What others write belongs to the round before. */
+            if (ioctl(fd, OOH_COLLECT, &round)) missing++;
+            for (int page = 0; page < PAGES; page += 1 + (i == 1)) ((volatile char *)area)[page * PAGE + i] = (char)i;
+            if (ioctl(fd, OOH_COLLECT, &round)) missing++;
+            is_lost = !!(round.flags & OOH_LOST);
+            lost += is_lost;
+        } while (is_lost && --tries);
+        if (is_lost) continue;
+        whole++;
         mark(ring, &session, &round, area, seen);
         for (int page = 0; page < PAGES; page++) missing += (i == 1 ? page % 2 == 0 : 1) != seen[page];
     }
@@ -557,12 +567,12 @@ static void bursts(const char *name, unsigned mode, unsigned long entries) {
     munmap(area, (size_t)PAGES * PAGE);
     set_number(LOG_ENTRIES, entries_before);
     interrupts = number_in(INTERRUPTS) - interrupts;
-    snprintf(text, sizeof text, "%s: bursts of more pages than the log's %lu: %lu interrupts, %d wrong, %d rounds lost",
-             name, entries, interrupts, missing, lost);
+    snprintf(text, sizeof text, "%s: bursts of more pages than the log's %lu: %lu interrupts, %d wrong, %d rounds lost, %d whole",
+             name, entries, interrupts, missing, lost, whole);
     if (with_interrupt)
-        rule(text, ring && !missing && !lost && interrupts >= ROUNDS);
+        rule(text, ring && !missing && whole == ROUNDS && interrupts >= ROUNDS);
     else
-        rule(text, ring && lost == ROUNDS && !interrupts);
+        rule(text, ring && !missing && lost == ROUNDS && !interrupts);
 }
 
 int main(void) {
