@@ -121,24 +121,16 @@ pub(crate) fn lane(repo: &Repo, arguments: &[String]) -> Result<bool> {
     Ok(true)
 }
 
-/// The steps with guests that have the newest kernel, and with those of few steps.
+/// The step whose guests have the newest kernel: as long as all others with guests.
 fn on_newest_kernel(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     let rows = rows(repo);
     steps.run("suites in guests: newest kernel", || {
         guests::run(repo, Kernels::Newest, &rows, tally)
     });
-    steps.run("machines of the model: guests", || {
-        model::run(repo, model::Part::Guests)
-    });
-    steps.run("a program as a guest, exactly: nested paging", || {
-        exact::run(repo, exact::Machine::Guest, Some(&rows))
-    });
-    steps.run("an agent of tiering in a guest", || tier_agent::run(repo));
-    steps.run("CRIU in a guest", || checkpointer::test_in_guest(repo));
-    steps.run("C library in a guest", || capi::check_in_guest(repo));
 }
 
-/// The steps with guests that have older kernels or a log, and with emulators of other processors.
+/// The steps with guests that have older kernels or a log, with emulators of other processors, and
+/// with guests that run little.
 fn on_other_machines(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     let rows = rows(repo);
     steps.run("suites in guests: older kernels", || {
@@ -149,6 +141,15 @@ fn on_other_machines(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     });
     steps.run("conformance on arm64", || arm64::run(repo, tally));
     steps.run("guests on an Intel processor", || intel::run(repo, &rows));
+    steps.run("machines of the model: guests", || {
+        model::run(repo, model::Part::Guests)
+    });
+    steps.run("a program as a guest, exactly: nested paging", || {
+        exact::run(repo, exact::Machine::Guest, Some(&rows))
+    });
+    steps.run("an agent of tiering in a guest", || tier_agent::run(repo));
+    steps.run("CRIU in a guest", || checkpointer::test_in_guest(repo));
+    steps.run("C library in a guest", || capi::check_in_guest(repo));
 }
 
 /// Where tests leave rows for the table of techniques.
