@@ -324,7 +324,9 @@ fn what_a_run_leaves_behind_is_ended_and_named() {
     assert!(!left, "a process was left: {found}");
     let notes = found["notes"].as_array().expect("a list");
     let said = notes.iter().filter_map(Value::as_str);
-    let said: Vec<&str> = said.filter(|note| note.contains("left behind")).collect();
+    let said: Vec<&str> = said
+        .filter(|note| note.contains("outlived their runs"))
+        .collect();
     assert_eq!(said.len(), 1, "{found}");
     assert!(
         said[0].ends_with("were ended, each after its run"),

@@ -1,5 +1,5 @@
-//! [`Leftovers`]: processes that a run leaves behind are ended before the next one, so that they
-//! take no time from it, hold no port, and do not pile up.
+//! [`Leftovers`]: processes that outlive a run are ended before the next one, so that they take no
+//! time from it, hold no port, and do not pile up.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ const LATEST: Duration = Duration::from_secs(10);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What runs have left behind.
+/// Processes that have outlived their runs.
 #[derive(Debug, Default)]
 pub(super) struct Leftovers {
     ended: u64,
@@ -40,8 +40,8 @@ impl Leftovers {
         Before(children())
     }
 
-    /// A run has ended: ends what it has left behind. Only children are signalled, whose numbers
-    /// nobody else can get; theirs become children when they end.
+    /// A run has ended: ends the processes that outlive it. Only children are signalled, whose
+    /// numbers nobody else can get; theirs become children when they end.
     pub(super) fn end(&mut self, before: &Before) {
         let began = Instant::now();
         let mut asked: Vec<Pid> = Vec::new();
@@ -79,7 +79,7 @@ impl Leftovers {
         let said = |count: u64, what: &str| {
             let processes = if count == 1 { "process" } else { "processes" };
             let count = words::count(count);
-            (count != "0").then(|| format!("{count} {processes} that runs left behind {what}"))
+            (count != "0").then(|| format!("{count} {processes} that outlived their runs {what}"))
         };
         let ended = said(self.ended - self.staying, "were ended, each after its run");
         let staying = said(self.staying, "could not be ended");
