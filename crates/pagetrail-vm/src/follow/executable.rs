@@ -71,12 +71,7 @@ impl Executable {
                 return None;
             }
             let script = std::mem::replace(&mut path, interpreter);
-            let first = [
-                Some(path.clone().into_os_string()),
-                argument,
-                Some(script.into_os_string()),
-            ];
-            arguments.splice(..1, first.into_iter().flatten());
+            program::name_interpreter(&mut arguments, &path, argument, script);
             file = open(Named {
                 directory: None,
                 path: &path,

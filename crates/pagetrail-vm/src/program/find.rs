@@ -42,15 +42,26 @@ pub(crate) fn find(command: &[OsString], search: Option<&OsStr>) -> io::Result<F
             });
         };
         let script = std::mem::replace(&mut path, interpreter);
-        let first = [
-            Some(path.clone().into_os_string()),
-            argument,
-            Some(script.into_os_string()),
-        ];
-        arguments.splice(..1, first.into_iter().flatten());
+        name_interpreter(&mut arguments, &path, argument, script);
         access(&path, Access::EXEC_OK)?;
     }
     Err(Errno::LOOP.into())
+}
+
+/// Puts what runs a script in the place of the first argument: the interpreter, the argument that
+/// the script's first line has for it, and the script.
+pub(crate) fn name_interpreter(
+    arguments: &mut Vec<OsString>,
+    interpreter: &Path,
+    argument: Option<OsString>,
+    script: PathBuf,
+) {
+    let first = [
+        Some(interpreter.as_os_str().to_owned()),
+        argument,
+        Some(script.into_os_string()),
+    ];
+    arguments.splice(..1, first.into_iter().flatten());
 }
 
 fn in_path(name: &OsStr, search: Option<&OsStr>) -> io::Result<PathBuf> {

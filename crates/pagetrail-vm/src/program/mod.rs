@@ -7,5 +7,5 @@ mod find;
 mod load;
 pub(crate) mod stack;
 
-pub(crate) use find::{DEPTH_MAX, Found, LINE_BYTES, find, interpreter};
+pub(crate) use find::{DEPTH_MAX, Found, LINE_BYTES, find, interpreter, name_interpreter};
 pub(crate) use load::{is_loadable, load};
