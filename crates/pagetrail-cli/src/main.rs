@@ -19,8 +19,8 @@ use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     pagetrail_vm::resume();
-    if commands::compare::is_first_process() {
-        return commands::compare::first_process();
+    if let Some(code) = commands::compare::be_first_process() {
+        return code;
     }
     let cli = match parse() {
         Ok(cli) => cli,

@@ -6,8 +6,9 @@
 //! one environment, and the noise of this machine measured first. [`results`] is the document,
 //! shown as [`text`] or as a [`page`]; [`condition`] judges it.
 //!
-//! All of this is arithmetic over a [`method::Runner`], which starts programs elsewhere. [`work`]
-//! is what the tests of suites do, in a process of their own.
+//! All of this is arithmetic over a [`method::Runner`], which has programs run: [`local`] has what
+//! it takes on this machine, [`guest`] in virtual machines. [`work`] is what the tests of suites
+//! do, in a process of their own.
 #![deny(unsafe_code)]
 
 pub mod behaviour;
@@ -15,6 +16,7 @@ pub mod capture;
 pub mod condition;
 pub mod environment;
 pub mod guest;
+pub mod local;
 pub mod method;
 pub mod page;
 mod progress;

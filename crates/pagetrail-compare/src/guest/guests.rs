@@ -16,6 +16,7 @@ use super::paging::Host;
 use super::running::{Guest, Look};
 use super::{image, kernel};
 use crate::environment::{Environment, Paging};
+use crate::local::Limits;
 use crate::method::Outcome;
 use crate::suite::PROGRAM;
 
@@ -24,19 +25,6 @@ const ENGINES: [&str; 2] = ["qemu-system-x86_64", "/usr/libexec/qemu-kvm"];
 
 /// The suite that measures a disk, which guests do not have.
 const DISK: &str = "disk";
-
-/// Until when something is waited for.
-pub trait Limits {
-    /// Begins to wait for what may take so long.
-    fn begin(&mut self, time: Duration);
-
-    /// Whether it has taken longer.
-    ///
-    /// # Errors
-    ///
-    /// The whole comparison was interrupted.
-    fn are_over(&mut self) -> Result<bool>;
-}
 
 /// What a comparison's guests are made of.
 #[derive(Clone, Debug, Default)]
@@ -134,7 +122,7 @@ impl Guests {
         paging: Paging,
         suite: &str,
         test: &str,
-        limits: &mut dyn Limits,
+        limits: &mut Limits,
     ) -> Result<Outcome> {
         self.look(paging, suite, test, limits, &mut Look::default())
     }
@@ -149,7 +137,7 @@ impl Guests {
         paging: Paging,
         suite: &str,
         test: &str,
-        limits: &mut dyn Limits,
+        limits: &mut Limits,
         probes: &mut Probes,
     ) -> Result<Result<Found, String>> {
         let mut look = Look {
@@ -166,7 +154,7 @@ impl Guests {
         paging: Paging,
         suite: &str,
         test: &str,
-        limits: &mut dyn Limits,
+        limits: &mut Limits,
         look: &mut Look<'_>,
     ) -> Result<Outcome> {
         if suite == DISK {

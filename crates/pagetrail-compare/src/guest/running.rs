@@ -18,8 +18,9 @@ use pagetrail_report::words;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::counters::Counters;
-use super::guests::{Limits, Machine};
+use super::guests::Machine;
 use super::wire::{self, Order, Reply};
+use crate::local::Limits;
 use crate::method::Outcome;
 use crate::sys::machine::ends_with_us;
 
@@ -91,7 +92,7 @@ impl Guest {
     pub(super) fn boot(
         machine: &Machine<'_>,
         files: &File,
-        limits: &mut dyn Limits,
+        limits: &mut Limits,
     ) -> Result<Result<Self, String>> {
         let memory = |name| -> Result<File> {
             let file = memfd_create(name, MemfdFlags::CLOEXEC);
@@ -168,7 +169,7 @@ impl Guest {
         suite: &str,
         test: &str,
         timeout: Duration,
-        limits: &mut dyn Limits,
+        limits: &mut Limits,
         look: &mut Look<'_>,
     ) -> Result<Result<Outcome, String>> {
         let order = Order {
@@ -210,7 +211,7 @@ impl Guest {
     }
 
     /// What the agent says next; otherwise why it says nothing.
-    fn reply(&mut self, limits: &mut dyn Limits, late: &str) -> Result<Result<Reply, String>> {
+    fn reply(&mut self, limits: &mut Limits, late: &str) -> Result<Result<Reply, String>> {
         loop {
             match self.lines.recv_timeout(LOOK) {
                 Ok(line) => {
@@ -223,7 +224,7 @@ impl Guest {
                     if is_given_up(&text(&mut self.errors)) {
                         return Ok(Err(format!("the guest stopped{}", self.last_words())));
                     }
-                    if limits.are_over()? {
+                    if limits.check()?.is_some() {
                         return Ok(Err(format!("{late}{}", self.last_words())));
                     }
                 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Has the kernel kill a child when the thread that starts it ends.
-pub fn ends_with_us(command: &mut Command) {
+pub(crate) fn ends_with_us(command: &mut Command) {
     let parent = std::process::id();
     let bind = move || {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -28,7 +28,7 @@ pub fn ends_with_us(command: &mut Command) {
 /// # Errors
 ///
 /// Those of mount(2).
-pub fn mount(kind: &CStr, place: &CStr) -> io::Result<()> {
+pub(crate) fn mount(kind: &CStr, place: &CStr) -> io::Result<()> {
     // SAFETY: three strings that end with a zero, and no data.
     let failed = unsafe {
         libc::mount(
@@ -47,7 +47,7 @@ pub fn mount(kind: &CStr, place: &CStr) -> io::Result<()> {
 /// # Errors
 ///
 /// Those of termios(3): it is no terminal.
-pub fn make_raw(terminal: impl AsFd) -> io::Result<()> {
+pub(crate) fn make_raw(terminal: impl AsFd) -> io::Result<()> {
     let descriptor = terminal.as_fd().as_raw_fd();
     let mut settings = std::mem::MaybeUninit::<libc::termios>::zeroed();
     // SAFETY: the C library writes one `termios` to this address, which has room for it.
@@ -65,7 +65,7 @@ pub fn make_raw(terminal: impl AsFd) -> io::Result<()> {
 /// # Errors
 ///
 /// Those of netdevice(7).
-pub fn loopback_up() -> io::Result<()> {
+pub(crate) fn loopback_up() -> io::Result<()> {
     let socket = std::net::UdpSocket::bind(("0.0.0.0", 0))?;
     // SAFETY: all of it is numbers, and a union of numbers, addresses and a pointer that nobody
     // follows; zeros are valid for all.
@@ -83,7 +83,7 @@ pub fn loopback_up() -> io::Result<()> {
 /// # Errors
 ///
 /// Those of reboot(2): this process may not.
-pub fn switch_off() -> io::Result<()> {
+pub(crate) fn switch_off() -> io::Result<()> {
     // SAFETY: the call takes a number and no address.
     result(unsafe { libc::reboot(libc::RB_POWER_OFF) })
 }

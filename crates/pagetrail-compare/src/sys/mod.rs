@@ -5,7 +5,7 @@ use std::io;
 
 pub(crate) mod child;
 pub(crate) mod heap_end;
-pub mod machine;
+pub(crate) mod machine;
 pub(crate) mod mapping;
 pub(crate) mod usage;
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use pagetrail_compare::guest::{Settings, kernel};
+use pagetrail_compare::local::available_bytes;
 use pagetrail_report::size::Size;
-use rustix::system::sysinfo;
 
 const HEADING: &str = "Guests of kvm and kvm:shadow";
 
@@ -106,17 +106,4 @@ impl LinuxArgs {
     fn parameters(&self) -> &str {
         self.kernel_parameters.as_deref().unwrap_or_default()
     }
-}
-
-/// The memory that programs can have here without taking any from others.
-pub(super) fn available_bytes() -> u64 {
-    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = memory.lines().find_map(|line| {
-        let kib = line
-            .strip_prefix("MemAvailable:")?
-            .trim()
-            .strip_suffix(" kB")?;
-        kib.parse::<u64>().ok()
-    });
-    available.map_or_else(|| sysinfo().freeram as u64, |kib| kib << 10)
 }

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use pagetrail_compare::condition::{Condition, Verdict};
 use pagetrail_compare::environment::Environment;
+use pagetrail_compare::guest::agent;
 use pagetrail_compare::method::{self, Length, Plan, PlannedSuite};
 use pagetrail_compare::results::{Comparison, Setting};
 use pagetrail_compare::suite::{PROGRAM, Part};
@@ -20,22 +21,17 @@ use super::bench::clear_progress;
 use crate::exit;
 use crate::outfile::{Kind, OutFile};
 
-mod agent;
 pub(crate) mod args;
 mod guest_args;
-mod leftovers;
 mod runner;
-mod tracker;
-mod waiting;
 
-/// Whether this is the first process of a guest that `compare` has started.
-pub(crate) fn is_first_process() -> bool {
-    agent::is_first_process()
-}
-
-/// Is the first process of a guest.
-pub(crate) fn first_process() -> ExitCode {
-    agent::first_process()
+/// Where this is the first process of a guest that `compare` has started, is that, to its end.
+pub(crate) fn be_first_process() -> Option<ExitCode> {
+    agent::is_first_process().then(|| {
+        agent::first_process(exit::message);
+        // The kernel stops the machine when its first process ends.
+        ExitCode::from(exit::OPERATION)
+    })
 }
 
 /// Runs the subcommand.
@@ -45,7 +41,8 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if args.as_guest {
-        return agent::serve(args);
+        agent::serve(&mut Local::new(args, probed(args, 0))?)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let plan = plan(args)?;
     let mut all = plan.environments.iter().chain([&plan.against]);
@@ -56,12 +53,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
     let page = args.html.as_deref();
     let page = page.map(|path| OutFile::open(path, Kind::Page));
     let page = page.transpose()?;
-    let probed = Settings {
-        functions: args.functions.clone(),
-        interval: args.every,
-        seed: plan.seed,
-    };
-    let mut runner = Local::new(args, probed)?;
+    let mut runner = Local::new(args, probed(args, plan.seed))?;
     // Not where the document goes to the terminal, too: its log would have both.
     let is_said = io::stderr().is_terminal() && !(args.json && io::stdout().is_terminal());
     let mut say = |next: &Progress| {
@@ -93,6 +85,15 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
         .and_then(|()| out.flush())
         .context("cannot write to standard output")?;
     Ok(code(&comparison, &verdicts, undecided.as_deref()))
+}
+
+/// What probes are to find.
+fn probed(args: &CompareArgs, seed: u64) -> Settings {
+    Settings {
+        functions: args.functions.clone(),
+        interval: args.every,
+        seed,
+    }
 }
 
 /// What the figures mean for the caller.

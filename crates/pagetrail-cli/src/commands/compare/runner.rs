@@ -13,6 +13,8 @@ use pagetrail_compare::behaviour::{Behaviour, Digest, End};
 use pagetrail_compare::capture::Capture;
 use pagetrail_compare::environment::{Environment, Rounds};
 use pagetrail_compare::guest::Guests;
+use pagetrail_compare::local::tracker::{self, Tracked};
+use pagetrail_compare::local::{Leftovers, Limits, set_apart};
 use pagetrail_compare::method::{Outcome, Runner};
 use pagetrail_compare::sample::Sample;
 use pagetrail_compare::suite::{PROGRAM, Suite};
@@ -21,10 +23,8 @@ use pagetrail_probes::{Found, Probes, Settings};
 use pagetrail_vm::check::{report, try_accesses, try_guest};
 
 use super::args::CompareArgs;
-use super::leftovers::Leftovers;
-use super::tracker::{self, Tracked};
-use super::waiting::{Limits, set_apart};
 use crate::session::guest;
+use crate::session::signals::{Addressee, Signals};
 use crate::session::{start, subpage};
 
 /// A run that takes so many times as long as the first one hangs, if it takes this time, too.
@@ -57,13 +57,14 @@ pub(super) struct Local<'a> {
 impl<'a> Local<'a> {
     pub(super) fn new(args: &'a CompareArgs, probed: Settings) -> Result<Self> {
         let (command, timeout) = (args.command.as_slice(), args.timeout);
+        let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
         Ok(Self {
             command,
             own: env::current_exe()
                 .context("cannot find this program")?
                 .into(),
             began: Instant::now(),
-            limits: Limits::new()?,
+            limits: Limits::new(move || signals.stop_requested()),
             absences: Vec::new(),
             timeout,
             probed,

@@ -7,25 +7,24 @@ use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use pagetrail_compare::capture::{Capture, Written};
-use pagetrail_compare::guest;
 use pagetrail_report::size::Size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 
-use super::guest_args::available_bytes;
-use crate::session::signals::{Addressee, Signals};
+use super::memory::available_bytes;
+use crate::capture::{Capture, Written};
 
 /// Between two looks for signals.
-pub(super) const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// The most that a program may write, or half of the available memory, where that is less: it is
 /// kept in memory.
 const OUTPUT_MAX: u64 = 1 << 30;
 
 /// What ends a run before its program does.
-pub(super) struct Limits {
-    signals: Signals,
+pub struct Limits {
+    /// Whether whoever started this program wants it to stop.
+    stop: Box<dyn FnMut() -> bool>,
     deadline: Option<Instant>,
     /// The output of the program that runs.
     output: Option<Written>,
@@ -35,23 +34,24 @@ pub(super) struct Limits {
 
 /// Why a run was ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Over {
+pub enum Over {
     /// It has taken too long.
     Time,
 }
 
 impl Limits {
-    pub(super) fn new() -> Result<Self> {
-        Ok(Self {
-            signals: Signals::take(Addressee::Us).context("cannot handle signals")?,
+    /// No run yet. `stop` is asked again and again while one goes on: whether it is to be ended.
+    pub fn new(stop: impl FnMut() -> bool + 'static) -> Self {
+        Self {
+            stop: Box::new(stop),
             deadline: None,
             output: None,
             most: OUTPUT_MAX,
-        })
+        }
     }
 
     /// A run begins that may take so long.
-    pub(super) fn begin(&mut self, time: Duration) {
+    pub fn begin(&mut self, time: Duration) {
         self.deadline = Instant::now().checked_add(time);
         self.output = None;
         // Whole MiB, as people read them.
@@ -59,7 +59,11 @@ impl Limits {
     }
 
     /// The run's output goes there.
-    pub(super) fn watch(&mut self, capture: &Capture) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// There is no descriptor left.
+    pub fn watch(&mut self, capture: &Capture) -> Result<()> {
         let written = capture.written().context("cannot duplicate a descriptor")?;
         self.output = Some(written);
         Ok(())
@@ -69,9 +73,9 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// A signal asked to stop, or the program writes without end.
-    pub(super) fn check(&mut self) -> Result<Option<Over>> {
-        if self.signals.stop_requested() {
+    /// It was asked to stop, or the program writes without end.
+    pub fn check(&mut self) -> Result<Option<Over>> {
+        if (self.stop)() {
             bail!("interrupted");
         }
         if let Some(written) = &self.output
@@ -87,7 +91,11 @@ impl Limits {
     }
 
     /// Waits for the end of a child; one that is not waited for any more is killed.
-    pub(super) fn wait_for(&mut self, child: &mut Child) -> Result<Result<ExitStatus, Over>> {
+    ///
+    /// # Errors
+    ///
+    /// It cannot be waited for, or [`check`](Self::check) ends the run.
+    pub fn wait_for(&mut self, child: &mut Child) -> Result<Result<ExitStatus, Over>> {
         let pidfd = Pid::from_raw(child.id() as i32).and_then(|pid| {
             // Before Linux 5.3 there are none.
             pidfd_open(pid, PidfdFlags::empty()).ok()
@@ -112,16 +120,6 @@ impl Limits {
     }
 }
 
-impl guest::Limits for Limits {
-    fn begin(&mut self, time: Duration) {
-        Limits::begin(self, time);
-    }
-
-    fn are_over(&mut self) -> Result<bool> {
-        Ok(self.check()?.is_some())
-    }
-}
-
 fn poll_once(descriptor: &impl AsFd, timeout: Duration) -> io::Result<()> {
     let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
     let mut ready = [PollFd::new(descriptor, PollFlags::IN)];
@@ -132,13 +130,13 @@ fn poll_once(descriptor: &impl AsFd, timeout: Duration) -> io::Result<()> {
 }
 
 /// Has a program lead a process group, so that it can be killed with the processes that it starts.
-pub(super) fn set_apart(command: &mut Command) {
+pub fn set_apart(command: &mut Command) {
     command.process_group(0);
 }
 
 /// Kills a program that was started here after [`set_apart`], and what it has started: all but
 /// what has left its process group.
-pub(super) fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     if let Some(pid) = Pid::from_raw(pid as i32) {
         // They may have ended just now. The group is there for as long as any of them is.
         let _ = kill_process_group(pid, Signal::KILL);

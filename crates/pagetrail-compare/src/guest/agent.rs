@@ -6,51 +6,45 @@ use std::io::{self, BufRead, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::{Context, Result};
-use pagetrail_compare::environment::Environment;
-use pagetrail_compare::guest::image::{DIRECTORY, ENVIRONMENT, OWNER, WORDS, words};
-use pagetrail_compare::guest::machine;
-use pagetrail_compare::guest::wire::{self, Order, Reply};
-use pagetrail_compare::method::Runner;
-use pagetrail_probes::Settings;
 use rustix::process::{WaitOptions, getpid};
 
-use super::args::CompareArgs;
-use super::runner::Local;
-use crate::exit;
+use super::image::{DIRECTORY, ENVIRONMENT, OWNER, WORDS, words};
+use super::wire::{self, Order, Reply};
+use crate::environment::Environment;
+use crate::method::Runner;
+use crate::sys::machine;
 
 /// The host's end is the second serial port.
 const PORT: &str = "/dev/ttyS1";
 
 /// Whether this is the first process of a guest. Its arguments do not say so: the kernel passes on
 /// parameters that it does not know itself.
-pub(super) fn is_first_process() -> bool {
+#[must_use]
+pub fn is_first_process() -> bool {
     getpid().is_init() && Path::new(WORDS).exists()
 }
 
-/// Is the first process of a guest, which is switched off when the agent ends.
-pub(super) fn first_process() -> ExitCode {
+/// Is the first process of a guest, which is switched off when the agent ends, so that this comes
+/// back only where it cannot be. What goes wrong is said by `say`: to the console, of which the
+/// host reads the last line.
+pub fn first_process(say: impl Fn(&str)) {
     if let Err(error) = prepare() {
-        // To the console, of which the host reads the last line.
-        exit::message(&format!("{error:#}"));
+        say(&format!("{error:#}"));
     }
     if let Err(error) = machine::switch_off() {
-        exit::message(&format!("the guest cannot be switched off: {error}"));
+        say(&format!("the guest cannot be switched off: {error}"));
     }
-    // The kernel stops the machine when its first process ends.
-    ExitCode::from(exit::OPERATION)
 }
 
-/// Is the agent, which the first process starts.
-pub(super) fn serve(args: &CompareArgs) -> Result<ExitCode> {
-    let probed = Settings {
-        functions: Vec::new(),
-        interval: args.every,
-        seed: 0,
-    };
-    let mut local = Local::new(args, probed)?;
+/// Is the agent, which the first process starts: runs what the host orders, until it is gone.
+///
+/// # Errors
+///
+/// Standard input or output ends in the middle of a line.
+pub fn serve(runner: &mut dyn Runner) -> Result<()> {
     let mut out = io::stdout().lock();
     let mut say = |reply: &Reply| -> io::Result<()> {
         out.write_all(wire::line(reply).as_bytes())?;
@@ -68,7 +62,7 @@ pub(super) fn serve(args: &CompareArgs) -> Result<ExitCode> {
         };
         say(&Reply::Prepared)?;
         lines.next().transpose()?;
-        let outcome = local.run(&order.suite, &order.test, &Environment::Native);
+        let outcome = runner.run(&order.suite, &order.test, &Environment::Native);
         say(&Reply::Ended)?;
         lines.next().transpose()?;
         say(&match outcome {
@@ -76,7 +70,7 @@ pub(super) fn serve(args: &CompareArgs) -> Result<ExitCode> {
             Err(error) => Reply::Refused(format!("{error:#}")),
         })?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Makes the machine one in which programs run, and runs the agent to its end.

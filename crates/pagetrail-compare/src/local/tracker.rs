@@ -6,21 +6,28 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use pagetrail::{Children, DirtySource, Ended, Error, State, Target, Technique, Tree, Watch};
-use pagetrail_compare::behaviour::End;
 use pagetrail_recorder::Schedule;
 
-use super::waiting::{LOOK, Limits, kill};
+use super::limits::{LOOK, Limits, kill};
+use crate::behaviour::End;
 
 /// What a tracker has seen.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Tracked {
-    pub(super) end: End,
-    pub(super) rounds: u64,
-    pub(super) pages: u64,
+pub struct Tracked {
+    /// How the program ended.
+    pub end: End,
+    /// How many rounds were collected.
+    pub rounds: u64,
+    /// How many dirty pages they had in all; a page counts once for each round.
+    pub pages: u64,
 }
 
-/// Starts a program and tracks it and its children to its end.
-pub(super) fn run(
+/// Starts a program and tracks it and its children to its end, or until its time is over.
+///
+/// # Errors
+///
+/// The program cannot be started or tracked, or [`Limits::check`] ends the run.
+pub fn run(
     command: Command,
     technique: Technique,
     interval: Duration,
@@ -34,7 +41,11 @@ pub(super) fn run(
 }
 
 /// Collects the rounds of a guest to its end.
-pub(super) fn run_guest(
+///
+/// # Errors
+///
+/// A round cannot be collected, or [`Limits::check`] ends the run.
+pub fn run_guest(
     source: &mut dyn DirtySource,
     interval: Duration,
     limits: &mut Limits,
