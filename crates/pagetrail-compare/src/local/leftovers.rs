@@ -100,7 +100,7 @@ fn children() -> Vec<Pid> {
     listed_children().unwrap_or_else(children_by_parent)
 }
 
-/// Those that the kernel lists; `None` where it has no such lists (CONFIG_PROC_CHILDREN).
+/// The children that the kernel lists; `None` where it has no such lists (CONFIG_PROC_CHILDREN).
 fn listed_children() -> Option<Vec<Pid>> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten();
     let threads = threads.filter_map(|thread| Some(thread.ok()?.path()));
@@ -114,7 +114,7 @@ fn listed_children() -> Option<Vec<Pid>> {
     children
 }
 
-/// Those of all processes that say that this one is their parent: a file for each process here.
+/// All processes that say that this one is their parent: a file is read for each process here.
 fn children_by_parent() -> Vec<Pid> {
     const PARENT: usize = 4;
     let processes = fs::read_dir("/proc").into_iter().flatten();

@@ -23,7 +23,7 @@ const OUTPUT_MAX: u64 = 1 << 30;
 
 /// What ends a run before its program does.
 pub struct Limits {
-    /// Whether whoever started this program wants it to stop.
+    /// Whether the run is to be ended, and all that would follow.
     stop: Box<dyn FnMut() -> bool>,
     deadline: Option<Instant>,
     /// The output of the program that runs.
