@@ -260,14 +260,23 @@ fn in_pid_namespace(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
         let reason = "unshare(1) makes no PID namespace (not root?)";
         return Ok(Outcome::NotHere(reason.to_owned()));
     }
-    let mut cargo = repo.cargo(&["test", "--quiet", "--workspace", "--no-fail-fast"]);
-    for test in ["agent", "attach", "criu", "hold", "let_go"] {
-        cargo.args(["--test", test]);
+    let mut fine = true;
+    // Programs of tests, and what the names of their tests contain.
+    for (programs, names) in [
+        (&["agent", "attach", "hold"][..], &[][..]),
+        (&["commands"], &["criu::", "let_go::"]),
+    ] {
+        let mut cargo = repo.cargo(&["test", "--quiet", "--workspace", "--no-fail-fast"]);
+        for program in programs {
+            cargo.args(["--test", program]);
+        }
+        let mut command = unshare();
+        command.arg(cargo.get_program()).args(cargo.get_args());
+        command.arg("--").args(names);
+        command.env("PAGETRAIL_SHORT", "1").current_dir(&repo.root);
+        fine &= run_tests(&mut command, tally)?;
     }
-    let mut command = unshare();
-    command.arg(cargo.get_program()).args(cargo.get_args());
-    command.env("PAGETRAIL_SHORT", "1").current_dir(&repo.root);
-    run_tests(&mut command, tally).map(Outcome::of)
+    Ok(Outcome::of(fine))
 }
 
 /// What is behind a feature that the other tests leave out, because of all that it brings.

@@ -1,14 +1,12 @@
 //! The files of `pagetrail record`: what is overwritten and what is not, and what is left of a
 //! recording that fails.
 
-mod common;
-
 use std::fs;
 use std::process::Command;
 
-use common::recording::{FILE, Recording, assert_known_pages, directory, trail};
-use common::running::Running;
-use common::{error_line, last_line, report, run};
+use crate::common::recording::{FILE, Recording, assert_known_pages, directory, trail};
+use crate::common::running::Running;
+use crate::common::{error_line, last_line, report, run};
 use pagetrail_trail::End;
 use rustix::process::Signal;
 

@@ -1,7 +1,5 @@
 //! The files in `docs/examples` that go with `pagetrail tier` are what they claim to be.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
@@ -24,8 +22,8 @@ fn the_configuration_is_read() {
     let directory = directory.path();
     fs::write(directory.join("tier.toml"), example("tier.toml")).expect("written");
     // It is fine if the daemon is asked for, and not there.
-    let output = common::run(directory, &["tier", "status", "--config", "tier.toml"]);
-    let line = common::error_line(&output, 2);
+    let output = crate::common::run(directory, &["tier", "status", "--config", "tier.toml"]);
+    let line = crate::common::error_line(&output, 2);
     assert!(
         line.contains("nobody answers at unix:/run/pagetrail/tier.sock"),
         "{line}"
@@ -42,8 +40,8 @@ fn the_configuration_of_the_daemonset_is_read() {
         .expect("the configuration");
     let (text, _) = rest.split_once("---\n").expect("the end of the document");
     fs::write(directory.join("tier.toml"), text).expect("written");
-    let output = common::run(directory, &["tier", "status", "--config", "tier.toml"]);
-    let line = common::error_line(&output, 2);
+    let output = crate::common::run(directory, &["tier", "status", "--config", "tier.toml"]);
+    let line = crate::common::error_line(&output, 2);
     assert!(line.contains("nobody answers"), "{line}");
     // Without the host's processes there is nothing to keep.
     assert!(yaml.contains("hostPID: true"));
@@ -88,7 +86,7 @@ fn the_probe_of_the_daemonset_fails_where_the_status_is_old() {
     let ask = || {
         let mut arguments = vec!["tier", "status", "--config", "tier.toml"];
         arguments.extend(words[5..].iter().map(String::as_str));
-        common::run(directory, &arguments)
+        crate::common::run(directory, &arguments)
     };
     let fresh = ask();
     assert_eq!(fresh.status.code(), Some(0), "{fresh:?}");
@@ -97,7 +95,7 @@ fn the_probe_of_the_daemonset_fails_where_the_status_is_old() {
     assert_eq!(older.status.code(), Some(0), "{older:?}");
     let text = String::from_utf8_lossy(&older.stdout);
     assert!(text.contains("as it was 30.0 s ago"), "{text}");
-    let line = common::error_line(&ask(), 2);
+    let line = crate::common::error_line(&ask(), 2);
     assert!(
         line.contains("process 4711 does not go on; start it again"),
         "{line}"
@@ -108,7 +106,7 @@ fn the_probe_of_the_daemonset_fails_where_the_status_is_old() {
 #[test]
 fn the_dashboard_asks_for_numbers_that_there_are() {
     let dashboard: Value = serde_json::from_str(&example("tier-dashboard.json")).expect("JSON");
-    let source = include_str!("../../pagetrail-tier-service/src/metrics.rs");
+    let source = include_str!("../../../pagetrail-tier-service/src/metrics.rs");
     let mut asked = BTreeSet::new();
     for panel in dashboard["panels"].as_array().expect("panels") {
         for target in panel["targets"].as_array().expect("targets") {

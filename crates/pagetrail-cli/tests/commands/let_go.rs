@@ -3,8 +3,6 @@
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
-mod common;
-
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -12,8 +10,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::pagetrail;
-use common::running::Running;
+use crate::common::pagetrail;
+use crate::common::running::Running;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 

@@ -1,15 +1,13 @@
 //! `pagetrail top` on a terminal: keys while it collects, and a terminal that goes away.
 
-mod common;
-
 use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::cgroup::Cgroup;
-use common::running::Running;
+use crate::common::cgroup::Cgroup;
+use crate::common::running::Running;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// For what takes milliseconds on a machine that is not busy.

@@ -1,12 +1,10 @@
 //! `pagetrail report` as its users call it: output, files, exit codes and messages.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::process::Stdio;
 
-use common::{error_line, pagetrail, run};
+use crate::common::{error_line, pagetrail, run};
 use pagetrail::PageRange;
 use pagetrail_trail::{End, Event, Header, Mapping, Round, Trail};
 use tempfile::TempDir;

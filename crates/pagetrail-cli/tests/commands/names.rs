@@ -1,13 +1,11 @@
 //! Names of memory that the kernel does not name, in reports on real programs.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{number, report, run};
+use crate::common::{number, report, run};
 
 /// Pages written by name of the mapping, in a recording of a program from its start to its end.
 fn recorded(command: &[&str]) -> BTreeMap<String, u64> {
@@ -167,10 +165,11 @@ fn heap_of_redis() {
     }
     let is_jemalloc = ask(&["info", "memory"]).contains("mem_allocator:jemalloc");
     let pid = server.id().to_string();
-    let mut recorder = common::pagetrail(here, &["record", "--interval", "20ms", "-p", &pid])
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
+    let mut recorder =
+        crate::common::pagetrail(here, &["record", "--interval", "20ms", "-p", &pid])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
     // Written until a round has it.
     while !here.join("pagetrail.trail").exists() {
         std::thread::sleep(std::time::Duration::from_millis(20));

@@ -4,9 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
-mod common;
-#[path = "../../pagetrail-checkpoint/tests/common/criu.rs"]
-mod criu;
+#[path = "../../../pagetrail-checkpoint/tests/common/criu.rs"]
+mod client;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,9 +14,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::running::Running;
-use common::{error_line, pagetrail, run};
-use criu::{Client, Memory, PAGE, Page, process};
+use crate::common::running::Running;
+use crate::common::{error_line, pagetrail, run};
+use client::{Client, Memory, PAGE, Page, process};
 use serde_json::Value;
 
 /// A page server for one connection, and a connection to it.

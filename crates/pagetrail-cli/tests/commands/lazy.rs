@@ -4,14 +4,12 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests print their seed")]
 
-mod common;
-
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::{error_line, pagetrail, run};
+use crate::common::{error_line, pagetrail, run};
 
 /// How often is looked whether something has happened.
 const POLL: Duration = Duration::from_millis(1);

@@ -1,10 +1,8 @@
 //! `--max-overhead`: what a recording says about it, and that nothing is missing in one.
 
-mod common;
-
-use common::recording::{BASE, FILE, PAGES, STEP, directory, known_pages};
-use common::running::Running;
-use common::{address, error_line, number, report, run};
+use crate::common::recording::{BASE, FILE, PAGES, STEP, directory, known_pages};
+use crate::common::running::Running;
+use crate::common::{address, error_line, number, report, run};
 use serde_json::Value;
 
 fn rounds(report: &Value) -> &[Value] {
@@ -57,8 +55,13 @@ fn a_recording_says_what_it_cost_and_that_it_cost_too_much() {
     // A collect alone takes more than this share of 30 ms.
     let overhead = &report["overhead"];
     assert!(overhead["cost"].as_f64().is_some_and(|cost| cost > 1e-3));
-    assert_eq!(all[24]["overhead"]["is_kept"], false, "{overhead}");
-    assert!(number(&overhead["rounds_over"]) > 0);
+    // Not of each round: on a busy machine some come late, which makes them cheap.
+    let over = all
+        .iter()
+        .filter(|round| round["overhead"]["is_kept"] == false);
+    let over = over.count() as u64;
+    assert!(over > 0, "{overhead}");
+    assert_eq!(number(&overhead["rounds_over"]), over);
     let notes = |round: &Value| round["events"].to_string();
     let line = "tracking costs more than 0.1% even with rounds of 30 ms; it goes on so";
     assert_eq!(

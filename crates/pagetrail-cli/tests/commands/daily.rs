@@ -1,8 +1,6 @@
 //! Checkpoints in daily use, as a user types them: labels, rules for what stays, programs that are
 //! started, encrypted stores.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -13,8 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::running::Running;
-use common::{error_line, pagetrail, run};
+use crate::common::running::Running;
+use crate::common::{error_line, pagetrail, run};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use serde_json::Value;
 

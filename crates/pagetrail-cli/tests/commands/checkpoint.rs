@@ -1,7 +1,5 @@
 //! The commands about checkpoints, as a user types them.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::running::Running;
-use common::{error_line, pagetrail, run};
+use crate::common::running::Running;
+use crate::common::{error_line, pagetrail, run};
 use serde_json::Value;
 
 /// Runs a command that must succeed; its lines as JSON.

@@ -1,13 +1,11 @@
 //! `report --private-since-fork` of a parent and its worker.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{error_line, number, pagetrail, run};
+use crate::common::{error_line, number, pagetrail, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

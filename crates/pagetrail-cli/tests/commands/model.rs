@@ -1,11 +1,9 @@
 //! `pagetrail model` as its users call it.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{error_line, run};
+use crate::common::{error_line, run};
 use serde_json::Value;
 
 fn json(directory: &Path, arguments: &[&str]) -> Value {

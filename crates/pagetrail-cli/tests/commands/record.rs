@@ -1,16 +1,14 @@
 //! `pagetrail record` on real programs: what is in the file, and which exit code comes of it.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::recording::{
+use crate::common::recording::{
     FILE, Recording, assert_known_pages, check_schema, directory, known_pages, trail, wait_until,
 };
-use common::running::Running;
-use common::{error_line, report, run};
+use crate::common::running::Running;
+use crate::common::{error_line, report, run};
 use pagetrail_trail::End;
 use rustix::process::Signal;
 

@@ -1,14 +1,12 @@
 //! `report BEFORE AFTER`, and the tables and traces that other tools read.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{error_line, pagetrail, run};
+use crate::common::{error_line, pagetrail, run};
 use pagetrail_trail::Trail;
 use serde_json::Value;
 use tempfile::TempDir;

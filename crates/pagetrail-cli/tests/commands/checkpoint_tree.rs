@@ -4,8 +4,6 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::print_stdout, reason = "tests print what they did")]
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
@@ -14,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::cgroup::Cgroup;
-use common::{error_line, pagetrail, run};
+use crate::common::cgroup::Cgroup;
+use crate::common::{error_line, pagetrail, run};
 use serde_json::Value;
 
 /// Where the processes of `tests/victims/relay.c` have the number that they share.

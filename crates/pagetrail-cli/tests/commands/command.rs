@@ -1,13 +1,11 @@
 //! The command line itself: help, wrong usage, and the small subcommands.
 
-mod common;
-
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::{error_line, pagetrail, run};
+use crate::common::{error_line, pagetrail, run};
 use serde_json::Value;
 
 const ALL: &str = "pagemap-scan,adaptive,userfaultfd,soft-dirty,mprotect,compare,access-scan,epml,spml,\

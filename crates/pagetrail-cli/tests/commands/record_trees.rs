@@ -1,15 +1,15 @@
 //! `pagetrail record` on processes with children, and on groups of processes.
 
-mod common;
-
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use common::recording::{BASE, FILE, PAGES, Recording, STEP, directory, known_pages, wait_until};
-use common::running::Running;
-use common::{error_line, report, run};
+use crate::common::recording::{
+    BASE, FILE, PAGES, Recording, STEP, directory, known_pages, wait_until,
+};
+use crate::common::running::Running;
+use crate::common::{error_line, report, run};
 use pagetrail_trail::{End, Origin, TreeTrail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

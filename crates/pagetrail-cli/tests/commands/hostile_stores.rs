@@ -6,15 +6,13 @@
 
 #![allow(clippy::print_stdout, reason = "tests print their seed")]
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use common::run;
-use common::running::Running;
+use crate::common::run;
+use crate::common::running::Running;
 use serde_json::Value;
 
 /// A store of checkpoints 1, 3, 4, 5 and 6 of a process.

@@ -1,8 +1,6 @@
 //! `pagetrail compare` with guests that have a kernel of their own, as its users call it. The guest
 //! is a script in the place of QEMU: the same program as in a guest answers, on this machine.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -12,7 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use common::{error_line, pagetrail, run};
+use crate::common::{error_line, pagetrail, run};
 
 /// A directory with a kernel that nobody starts, and an engine that is this script.
 struct Stage(TempDir);

@@ -1,13 +1,11 @@
 //! `pagetrail compare` as its users call it; its figures are not checked here, but for their shape.
 
-mod common;
-
 use std::path::Path;
 
 use pagetrail::{Capabilities, Technique};
 use serde_json::Value;
 
-use common::{error_line, pagetrail, run};
+use crate::common::{error_line, pagetrail, run};
 
 /// The document of a comparison, and its exit code.
 fn document(directory: &Path, arguments: &[&str]) -> (Value, Option<i32>) {

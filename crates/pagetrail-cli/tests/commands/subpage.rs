@@ -3,13 +3,11 @@
 
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use common::subpage::{PLACE, bytes, compile_nodes, library};
-use common::{error_line, pagetrail, report, run};
+use crate::common::subpage::{PLACE, bytes, compile_nodes, library};
+use crate::common::{error_line, pagetrail, report, run};
 use pagetrail::{Capabilities, Technique};
 
 #[test]

@@ -1,13 +1,11 @@
 //! `record --stacks` and what `report` makes of it, as users run them.
 
-mod common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use common::{error_line, number, pagetrail, report, run};
+use crate::common::{error_line, number, pagetrail, report, run};
 use serde_json::Value;
 
 /// The program `hot_and_cold`, compiled once.
