@@ -113,7 +113,7 @@ fn killed_at_random_moments() {
     };
     let mut random = random("killed checkpointer");
     let (_dir, path) = scratch();
-    let kills = times(300, 3000);
+    let kills = times(150, 3000);
     let mut traced = 0;
     for _ in 0..kills {
         let mut child = start(&victim, u64::MAX, u64::MAX, &path);

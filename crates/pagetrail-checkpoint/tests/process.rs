@@ -138,12 +138,12 @@ fn all_of_one_instant(threads: u32, pages: u32, pause_us: u32, count: u32) {
 
 #[test]
 fn images_of_a_thread_are_of_one_instant() {
-    all_of_one_instant(1, 1024, 300, times(200, 2000));
+    all_of_one_instant(1, 1024, 300, times(100, 2000));
 }
 
 #[test]
 fn images_of_many_threads_are_of_one_instant() {
-    all_of_one_instant(8, 512, 500, times(100, 1000));
+    all_of_one_instant(8, 512, 500, times(50, 1000));
 }
 
 #[test]

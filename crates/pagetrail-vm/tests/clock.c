@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ROUNDS 3000
-#define LOOKS 200000
+#define ROUNDS 800
+#define LOOKS 50000
 
 static void fail(const char *text, ...)
 {

@@ -20,7 +20,7 @@ use pagetrail_vm::{Settings, become_guest, check};
 /// Set in the process that becomes the guest.
 const GUEST: &str = "PAGETRAIL_TEST_CLOCK";
 /// What the program does that takes no exit, if there is a vDSO.
-const LOOKS: u64 = 200_000;
+const LOOKS: u64 = 50_000;
 
 fn main() -> ExitCode {
     if env::var_os(GUEST).is_some() {

@@ -87,7 +87,7 @@ fn programs_that_execute_each_other_can_be_attached() {
         // More than there is time for, one every few milliseconds.
         let mut command = Command::new(&program);
         let mut child = command.args(["600", "main", "1000000"]).spawn().unwrap();
-        for _ in 0..times(300, 3000) {
+        for _ in 0..times(100, 3000) {
             let target = Target::process(child.id()).unwrap();
             let builder = Watch::builder().target(target);
             let watch = builder.technique(technique).start();
@@ -108,7 +108,7 @@ fn restartable_sequences_restart() {
 
 #[test]
 fn changing_mappings_keep_their_contents() {
-    survives("mapper", &[], times(100, 1000));
+    survives("mapper", &[], times(50, 1000));
 }
 
 /// The victim's arguments for each way in which a stop cuts a blocking call short.
@@ -144,8 +144,8 @@ fn transfers_are_complete() {
             let Some(mut victim) = Victim::start("transfers", &["600", how]) else {
                 return;
             };
-            attach_repeatedly(&mut victim, technique, times(40, 1000));
-            for _ in 0..times(40, 1000) {
+            attach_repeatedly(&mut victim, technique, times(20, 1000));
+            for _ in 0..times(20, 1000) {
                 pagetrail::Hold::process(victim.pid()).unwrap().release();
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -265,7 +265,7 @@ fn a_main_thread_that_has_ended_is_no_reason() {
 #[test]
 fn descriptors_keep_their_numbers() {
     for how in ["thread", "process", "full", "queue"] {
-        survives("descriptors", &["600", how], times(100, 1000));
+        survives("descriptors", &["600", how], times(50, 1000));
     }
 }
 
