@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* The PCI device of device.h: an ivshmem device of QEMU's, whose memory the emulated log writes to. */
+/* The device of device.h: an ivshmem device of QEMU's, whose memory the emulated log writes to, or memory at a place
+ * that the hypervisor has told (the parameter `at`), which it fills when it is asked to. */
 #include <linux/interrupt.h>
 #include <linux/io.h>
+#include <linux/ioport.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/pci.h>
@@ -24,6 +26,10 @@
 /* Held for reading by everyone who uses the device's memory. */
 static DECLARE_RWSEM(log_lock);
 static struct ooh_device *device;
+/* What the device can log; a copy, as all else that is in its memory may be overwritten. */
+static u32 device_modes;
+/* Where a device that is asked wants to be: NULL for others. */
+static void __iomem *doorbell;
 /* What is called when a log is full; only where the device has an interrupt. */
 static void (*log_full)(void);
 static bool has_interrupt;
@@ -33,6 +39,10 @@ static bool has_interrupt;
 static unsigned int log_entries = OOH_DEVICE_ENTRIES;
 module_param(log_entries, uint, 0644);
 MODULE_PARM_DESC(log_entries, "Entries that a log holds; it is drained when it is half full");
+
+static unsigned long at;
+module_param(at, ulong, 0444);
+MODULE_PARM_DESC(at, "Physical address of a log that is no PCI device; 0: there is none");
 
 static unsigned long interrupts;
 module_param(interrupts, ulong, 0444);
@@ -68,9 +78,25 @@ bool ooh_log_is_there(void)
     return READ_ONCE(device) != NULL;
 }
 
-bool ooh_log_interrupts(void)
+bool ooh_log_has(u32 mode)
 {
-    return READ_ONCE(has_interrupt);
+    return ooh_log_is_there() && READ_ONCE(device_modes) >> mode & 1;
+}
+
+bool ooh_log_fills_up_unsaid(void)
+{
+    return !READ_ONCE(has_interrupt) && !READ_ONCE(doorbell);
+}
+
+/* No slot's number. */
+#define ALL_SLOTS U32_MAX
+
+/* Asks a device that has to be asked. With the log's lock, or the slots'. */
+static void ring_doorbell(u32 slot)
+{
+    /* Orders what was written to the device's memory before the write to the register. */
+    if (doorbell)
+        writel(slot, doorbell);
 }
 
 static int take_slot(void)
@@ -104,7 +130,7 @@ int ooh_log_start(struct mm_struct *mm, u32 mode)
     int slot;
 
     down_read(&log_lock);
-    slot = device ? take_slot() : -ENODEV;
+    slot = !device ? -ENODEV : ooh_log_has(mode) ? take_slot() : -EOPNOTSUPP;
     if (slot < 0)
         goto out;
     registers = &device->slot[slot];
@@ -128,6 +154,10 @@ int ooh_log_start(struct mm_struct *mm, u32 mode)
     spin_unlock(&slots_lock);
     /* From here on, every processor sees it. */
     await_entries();
+    ring_doorbell(slot);
+    /* A hypervisor may not know what was written before; nobody has asked for that. */
+    if (doorbell)
+        WRITE_ONCE(registers->lost, 0);
 out:
     up_read(&log_lock);
     return slot;
@@ -137,8 +167,10 @@ void ooh_log_stop(int slot)
 {
     spin_lock(&slots_lock);
     active &= ~(1u << slot);
-    if (device)
+    if (device) {
         smp_store_release(&device->active, active);
+        ring_doorbell(ALL_SLOTS);
+    }
     spin_unlock(&slots_lock);
 }
 
@@ -174,6 +206,8 @@ int ooh_log_next_round(int slot, u64 *until, bool *lost)
     if (device) {
         registers = &device->slot[slot];
         smp_store_mb(registers->is_full, 0);
+        /* What a hypervisor knows comes into the ring, and its own next round begins. */
+        ring_doorbell(slot);
         /* Both before the new round begins: a page that is logged, or lost, in the new round belongs to that one, as
          * it is not logged again in it. */
         *until = smp_load_acquire(&registers->head);
@@ -242,6 +276,45 @@ static void take_interrupt(struct pci_dev *pci)
         has_interrupt = true;
 }
 
+/* Whether this is memory of a log that this module knows. Other uses of such a device have other memory. */
+static bool is_log(const struct ooh_device *found)
+{
+    if (found->magic != OOH_DEVICE_MAGIC)
+        return false;
+    if (found->version == OOH_DEVICE_VERSION && found->slots == OOH_DEVICE_SLOTS)
+        return true;
+    pr_err("ooh: the log has version %u, this module knows %u\n", found->version, OOH_DEVICE_VERSION);
+    return false;
+}
+
+/* Begins to use a device, of which no slot logs yet. */
+static void take_device(struct ooh_device *found, void __iomem *its_doorbell)
+{
+    down_write(&log_lock);
+    spin_lock(&slots_lock);
+    active = 0;
+    found->active = 0;
+    device_modes = found->modes;
+    doorbell = its_doorbell;
+    device = found;
+    ring_doorbell(ALL_SLOTS);
+    spin_unlock(&slots_lock);
+    up_write(&log_lock);
+}
+
+/* Ends the use of the device; nobody is at its memory when this returns. */
+static void leave_device(void)
+{
+    down_write(&log_lock);
+    spin_lock(&slots_lock);
+    device->active = 0;
+    ring_doorbell(ALL_SLOTS);
+    device = NULL;
+    doorbell = NULL;
+    spin_unlock(&slots_lock);
+    up_write(&log_lock);
+}
+
 static int log_probe(struct pci_dev *pci, const struct pci_device_id *id)
 {
     struct ooh_device *found;
@@ -257,32 +330,20 @@ static int log_probe(struct pci_dev *pci, const struct pci_device_id *id)
     found = devm_memremap(&pci->dev, pci_resource_start(pci, BAR), OOH_DEVICE_BYTES, MEMREMAP_WB);
     if (IS_ERR(found))
         return PTR_ERR(found);
-    /* Other uses of such a device have other memory. */
-    if (found->magic != OOH_DEVICE_MAGIC)
+    if (!is_log(found))
         return -ENODEV;
-    if (found->version != OOH_DEVICE_VERSION || found->slots != OOH_DEVICE_SLOTS) {
-        dev_err(&pci->dev, "the log has version %u, this module knows %u\n", found->version, OOH_DEVICE_VERSION);
+    if (found->is_asked) {
+        dev_err(&pci->dev, "the log is one that is asked, and has no doorbell\n");
         return -ENODEV;
     }
     take_interrupt(pci);
-    down_write(&log_lock);
-    spin_lock(&slots_lock);
-    active = 0;
-    found->active = 0;
-    device = found;
-    spin_unlock(&slots_lock);
-    up_write(&log_lock);
+    take_device(found, NULL);
     return 0;
 }
 
 static void log_remove(struct pci_dev *pci)
 {
-    down_write(&log_lock);
-    spin_lock(&slots_lock);
-    device->active = 0;
-    device = NULL;
-    spin_unlock(&slots_lock);
-    up_write(&log_lock);
+    leave_device();
     if (has_interrupt) {
         has_interrupt = false;
         devm_free_irq(&pci->dev, pci_irq_vector(pci, OOH_DEVICE_FULL_VECTOR), NULL);
@@ -305,13 +366,65 @@ static struct pci_driver driver = {
     .driver.suppress_bind_attrs = true,
 };
 
+/* The log at the agreed place: its memory, and the page with the doorbell after it. */
+static struct resource *place;
+static void *place_memory;
+static void __iomem *place_doorbell;
+
+static void leave_place(void)
+{
+    if (place_memory && READ_ONCE(device) == place_memory)
+        leave_device();
+    if (place_doorbell)
+        iounmap(place_doorbell);
+    if (place_memory)
+        memunmap(place_memory);
+    if (place)
+        release_mem_region(at, OOH_DEVICE_DOORBELL + PAGE_SIZE);
+    place = NULL;
+    place_memory = NULL;
+    place_doorbell = NULL;
+}
+
+/* What is wrong with the place is said, and leaves the module without a log. */
+static void take_place(void)
+{
+    const char *wrong = "the module has a log already";
+
+    if (READ_ONCE(device))
+        goto fail;
+    wrong = "there is other memory";
+    place = at % PAGE_SIZE ? NULL : request_mem_region(at, OOH_DEVICE_DOORBELL + PAGE_SIZE, "ooh");
+    if (!place)
+        goto fail;
+    wrong = "it cannot be mapped";
+    place_memory = memremap(at, OOH_DEVICE_BYTES, MEMREMAP_WB);
+    place_doorbell = ioremap(at + OOH_DEVICE_DOORBELL, PAGE_SIZE);
+    if (!place_memory || !place_doorbell)
+        goto fail;
+    wrong = "there is no log that is asked";
+    if (!is_log(place_memory) || !((struct ooh_device *)place_memory)->is_asked)
+        goto fail;
+    take_device(place_memory, place_doorbell);
+    return;
+fail:
+    leave_place();
+    pr_err("ooh: at=%#lx is not used: %s\n", at, wrong);
+}
+
 int ooh_log_init(void (*full)(void))
 {
+    int error;
+
     log_full = full;
-    return pci_register_driver(&driver);
+    error = pci_register_driver(&driver);
+    if (!error && at)
+        take_place();
+    return error;
 }
 
 void ooh_log_exit(void)
 {
+    leave_place();
     pci_unregister_driver(&driver);
 }

@@ -12,8 +12,10 @@ int ooh_log_init(void (*full)(void));
 void ooh_log_exit(void);
 
 bool ooh_log_is_there(void);
-/* Whether the device says when a log is full. Where it does not, logs must be drained now and then. */
-bool ooh_log_interrupts(void);
+/* Whether logs of this mode of the device's can begin. */
+bool ooh_log_has(u32 mode);
+/* Whether logs must be drained now and then, as they fill up and the device does not say so. */
+bool ooh_log_fills_up_unsaid(void);
 
 /* Takes a slot and begins to log in this mode of the device's: the stores made in `mm`, or everybody's where it is
  * NULL. Returns the slot, or an error. */

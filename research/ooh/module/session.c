@@ -202,7 +202,7 @@ static void make_room(struct work_struct *work)
             ooh_log_drain(session->slot[n], until, is_owned(session, n) ? keep_frame : add_page, session))
             lose(session);
     mutex_unlock(&session->lock);
-    if (!READ_ONCE(session->ended) && !ooh_log_interrupts())
+    if (!READ_ONCE(session->ended) && ooh_log_fills_up_unsaid())
         queue_delayed_work(draining, &session->work, msecs_to_jiffies(DRAIN_INTERVAL_MS));
 }
 
@@ -262,9 +262,16 @@ static const struct mmu_notifier_ops notifier_ops = {
     .release = space_ended,
 };
 
+/* What OOH_TRACK takes, by what the device can log. */
 static u32 modes(void)
 {
-    return ooh_log_is_there() ? OOH_EPML | OOH_SPML | OOH_SPML_OWNED : 0;
+    u32 found = 0;
+
+    if (ooh_log_has(OOH_DEVICE_VIRTUAL) && ooh_log_has(OOH_DEVICE_KERNEL))
+        found |= OOH_EPML;
+    if (ooh_log_has(OOH_DEVICE_PHYSICAL))
+        found |= OOH_SPML | OOH_SPML_OWNED;
+    return found;
 }
 
 static long info(void __user *to)
@@ -382,6 +389,8 @@ static long track(struct session *session, struct ooh_track __user *argument)
         return -ENODEV;
     if (track.mode != OOH_EPML && track.mode != OOH_SPML && track.mode != OOH_SPML_OWNED)
         return -EINVAL;
+    if (!(modes() & track.mode))
+        return -EOPNOTSUPP;
     track.entries = ENTRIES;
     if (copy_to_user(argument, &track, sizeof(track)))
         return -EFAULT;

@@ -283,6 +283,7 @@ EXPORT int qemu_plugin_install(plugin_id id, const struct machine *machine, int 
     for (unsigned i = 0; i < OOH_DEVICE_SLOTS; i++) logged[i] = zeros(LEAVES * sizeof(uint32_t *));
     device->version = OOH_DEVICE_VERSION;
     device->slots = OOH_DEVICE_SLOTS;
+    device->modes = 1u << OOH_DEVICE_VIRTUAL | 1u << OOH_DEVICE_PHYSICAL | 1u << OOH_DEVICE_KERNEL;
     device->magic = OOH_DEVICE_MAGIC;
     qemu_plugin_register_vcpu_init_cb(id, began);
     qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
