@@ -7,8 +7,8 @@
 //! * **Superset.** A write that completes before [`Consumer::collect`] returns is in that round or
 //!   in the next. There may be false positives, never false negatives.
 //! * **Rounds are transactions.** A [`Round`] that is dropped without commit comes back.
-//! * **Consumers are independent.** A snapshot and a guest that is given its own log take pages
-//!   from one log; neither loses one to the other.
+//! * **Consumers are independent.** A snapshot and a guest that is given its own log
+//!   ([`GuestLog`]) take pages from one log; neither loses one to the other.
 //!
 //! ```
 //! use pagetrail_vmm::{OwnWrites, Region, Regions, Start, Tracker};
@@ -32,6 +32,7 @@
 #![deny(unsafe_code)]
 
 mod error;
+mod guest_log;
 pub mod kvm;
 mod log;
 mod own_writes;
@@ -46,13 +47,14 @@ mod tracker;
 pub mod userfault;
 
 pub use error::{Error, Result};
+pub use guest_log::GuestLog;
 pub use log::DirtyLog;
 pub use own_writes::OwnWrites;
 pub use pages::{Bitmap, DirtyPages, DirtyRange};
 pub use regions::Regions;
 #[cfg(feature = "vm-memory")]
 pub use rust_vmm::{MarkedWrites, MemoryLog};
-pub use sys::memory::Region;
+pub use sys::memory::{DeviceMemory, Region};
 pub use tracker::{Consumer, Round, Start, Tracker};
 
 /// The book's chapter, whose example is a test.

@@ -1,7 +1,8 @@
-//! [`Region`]: memory of a guest, mapped in this process, which the guest writes at any time.
+//! [`Region`]: memory of a guest, mapped in this process, which the guest writes at any time; and
+//! [`DeviceMemory`], which the monitor writes as well.
 #![allow(unsafe_code, reason = "guest memory is named by its address")]
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A piece of guest memory: one memslot of KVM, and where it is mapped in this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +25,9 @@ impl Region {
     /// As long as this region or a copy of it is in use (by a tracker, a round, a snapshot, a
     /// restore):
     ///
-    /// * the `bytes` at `host_address` are mapped in this process and can be read; a file that is
-    ///   mapped there is not truncated;
+    /// * the `bytes` at `host_address` are mapped in this process and can be read, unless the
+    ///   memory is another process's and its contents are asked of nobody here ([`Self::copy`],
+    ///   snapshots); a file that is mapped there is not truncated;
     /// * Rust references to them are not used for writing, except through atomics or volatile
     ///   writes, as is the rule for memory that a guest writes;
     /// * where the region is tracked by a log of KVM, the memslot `slot` has this size: the kernel
@@ -103,3 +105,88 @@ impl Region {
         }
     }
 }
+
+/// Memory of a device that guest and monitor both write: registers, and rings.
+///
+/// The guest may write anything to it at any time. So all access is by atomics, within bounds, and
+/// who reads a number from it has to doubt it.
+#[derive(Debug)]
+pub struct DeviceMemory(Region);
+
+impl DeviceMemory {
+    /// Takes memory that is mapped in this process, and that a memslot of the guest may have.
+    ///
+    /// # Safety
+    ///
+    /// As long as this value lives, the region's bytes can be written, too, and belong to this
+    /// device alone: besides the guest and this value, nobody in this process writes them. The
+    /// rules of [`Region::new`] hold.
+    pub unsafe fn new(region: Region) -> Self {
+        Self(region)
+    }
+
+    /// Where it is.
+    pub fn region(&self) -> &Region {
+        &self.0
+    }
+
+    /// Reads the aligned word of 8 bytes at `offset`.
+    ///
+    /// # Panics
+    ///
+    /// The word is not in the memory, or not aligned.
+    pub fn load(&self, offset: u64) -> u64 {
+        self.word::<AtomicU64>(offset).load(Ordering::Acquire)
+    }
+
+    /// Writes the aligned word of 8 bytes at `offset`; what was written before is visible to who
+    /// reads it.
+    ///
+    /// # Panics
+    ///
+    /// The word is not in the memory, or not aligned.
+    pub fn store(&self, offset: u64, value: u64) {
+        self.word::<AtomicU64>(offset)
+            .store(value, Ordering::Release);
+    }
+
+    /// All words of 8 bytes that are not zero, each with its offset: what a monitor keeps of the
+    /// memory when it saves the guest.
+    pub fn words(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let offsets = (0..self.0.bytes() / 8).map(|at| at * 8);
+        offsets
+            .map(|at| (at, self.load(at)))
+            .filter(|(_, word)| *word != 0)
+    }
+
+    pub(crate) fn load_half(&self, offset: u64) -> u32 {
+        self.word::<AtomicU32>(offset).load(Ordering::Acquire)
+    }
+
+    pub(crate) fn store_half(&self, offset: u64, value: u32) {
+        self.word::<AtomicU32>(offset)
+            .store(value, Ordering::Release);
+    }
+
+    /// An atomic of the memory.
+    fn word<A: Atomic>(&self, offset: u64) -> &A {
+        let bytes = size_of::<A>() as u64;
+        let end = offset.checked_add(bytes);
+        assert!(
+            end.is_some_and(|end| end <= self.0.bytes()),
+            "a word outside the device's memory"
+        );
+        let at = self.0.host_address() + offset;
+        assert!(at.is_multiple_of(bytes), "not aligned");
+        let at = std::ptr::with_exposed_provenance::<A>(at as usize);
+        // SAFETY: the address is aligned and within the region, as just checked, and the region can
+        // be read and written (`DeviceMemory::new`). An atomic has any bytes. Others write the
+        // memory as a guest does, or by this function's atomics.
+        unsafe { &*at }
+    }
+}
+
+/// An atomic integer of the size of its value.
+trait Atomic {}
+impl Atomic for AtomicU32 {}
+impl Atomic for AtomicU64 {}

@@ -1,5 +1,6 @@
 //! Guests whose writes are known, and everything that must follow from them.
 
+mod guest_log;
 #[cfg(target_arch = "x86_64")]
 mod kvm_logs;
 #[cfg(all(target_arch = "x86_64", feature = "store"))]

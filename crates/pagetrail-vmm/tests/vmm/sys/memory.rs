@@ -1,6 +1,6 @@
 //! Memory that a guest may have: a memfd, or anonymous.
 
-use pagetrail_vmm::{Region, Regions};
+use pagetrail_vmm::{DeviceMemory, Region, Regions};
 use std::os::fd::OwnedFd;
 use std::ptr;
 
@@ -107,4 +107,21 @@ impl Drop for Memory {
 /// The regions of memories.
 pub(crate) fn regions(memories: &[Memory]) -> Regions {
     Regions::new(memories.iter().map(Memory::region)).unwrap()
+}
+
+/// All of a memory as that of a device. The memory must outlive it.
+pub(crate) fn device_memory(memory: &Memory) -> DeviceMemory {
+    device_memory_within(memory, 0, memory.bytes)
+}
+
+/// A part of a memory as that of a device. The memory must outlive it.
+pub(crate) fn device_memory_within(memory: &Memory, offset: u64, bytes: u64) -> DeviceMemory {
+    assert!(offset + bytes <= memory.bytes);
+    // SAFETY: the part is within the mapping, as just checked, which can be read and written, and
+    // is written by volatile writes, by guests and by this value.
+    unsafe {
+        let start = memory.start.add(offset as usize);
+        let guest_address = memory.guest_address + offset;
+        DeviceMemory::new(Region::new(memory.slot, guest_address, start, bytes))
+    }
 }
