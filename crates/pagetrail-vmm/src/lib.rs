@@ -45,6 +45,7 @@ pub mod store;
 mod sys;
 mod tracker;
 pub mod userfault;
+mod vhost;
 
 pub use error::{Error, Result};
 pub use guest_log::GuestLog;
@@ -56,6 +57,7 @@ pub use regions::Regions;
 pub use rust_vmm::{MarkedWrites, MemoryLog};
 pub use sys::memory::{DeviceMemory, Region};
 pub use tracker::{Consumer, Round, Start, Tracker};
+pub use vhost::VhostLog;
 
 /// The book's chapter, whose example is a test.
 #[cfg(all(doctest, feature = "store"))]

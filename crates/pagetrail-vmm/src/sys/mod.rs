@@ -3,4 +3,5 @@
 pub(crate) mod kvm;
 pub(crate) mod memory;
 pub(crate) mod ring;
+pub(crate) mod shared;
 pub(crate) mod userfaultfd;

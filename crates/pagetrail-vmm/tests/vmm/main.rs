@@ -14,6 +14,7 @@ mod small_vmm;
 #[cfg(feature = "store")]
 mod store;
 mod sys;
+mod vhost;
 #[cfg(all(target_arch = "x86_64", feature = "store"))]
 mod whole_guests;
 mod write_protection;

@@ -1,8 +1,9 @@
 //! Memory that a guest may have: a memfd, or anonymous.
 
 use pagetrail_vmm::{DeviceMemory, Region, Regions};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::AtomicU64;
 
 /// Memory that is mapped until this is dropped.
 pub(crate) struct Memory {
@@ -124,4 +125,31 @@ pub(crate) fn device_memory_within(memory: &Memory, offset: u64, bytes: u64) -> 
         let guest_address = memory.guest_address + offset;
         DeviceMemory::new(Region::new(memory.slot, guest_address, start, bytes))
     }
+}
+
+/// Words of a file, mapped until this is dropped.
+pub(crate) struct Words(Memory);
+
+impl Words {
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has these bytes, which atomics may share, and lives as long as
+        // `self`.
+        unsafe { std::slice::from_raw_parts(self.0.start.cast(), (self.0.bytes / 8) as usize) }
+    }
+}
+
+/// Maps a file as another process does that was sent it.
+pub(crate) fn mapped_words(file: BorrowedFd<'_>, bytes: u64) -> Words {
+    let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+    let shared = rustix::mm::MapFlags::SHARED;
+    // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is.
+    let start =
+        unsafe { rustix::mm::mmap(ptr::null_mut(), bytes as usize, protection, shared, file, 0) };
+    Words(Memory {
+        slot: 0,
+        guest_address: 0,
+        bytes,
+        start: start.unwrap().cast(),
+        file: None,
+    })
 }
