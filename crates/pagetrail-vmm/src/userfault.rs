@@ -11,6 +11,10 @@
 //!   from the page tables what was written, and nobody needs to wait for anybody;
 //! * without, a thread of the monitor reads the faults and passes those of write protection to
 //!   [`WriteFaults::resolve`].
+//!
+//! That thread may be in another process, which has received the userfaultfd over a socket:
+//! [`WriteFaults`] and `LazyRestore` do not touch the memory. Regions
+//! are described there by the monitor's addresses.
 
 use crate::error::{Error, Result};
 use crate::log::DirtyLog;

@@ -29,7 +29,7 @@ pub(crate) fn writer(directory: &Path) -> Writer {
     store.writer(WriterOptions::default()).unwrap()
 }
 
-fn opened(directory: &Path) -> Store {
+pub(crate) fn opened(directory: &Path) -> Store {
     Store::open(&directory.join("store")).unwrap()
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn restore(directory: &Path, memories: &[Memory], uffd: &Userfaultfd)
 }
 
 /// A snapshot of random memory, in a directory.
-fn one_snapshot(shared: bool) -> (tempfile::TempDir, Vec<Vec<u8>>) {
+pub(crate) fn one_snapshot(shared: bool) -> (tempfile::TempDir, Vec<Vec<u8>>) {
     let directory = tempfile::tempdir().unwrap();
     let memories = memories(shared);
     let (consumer, own) = tracked(&memories, Start::Everything);

@@ -153,3 +153,10 @@ pub(crate) fn mapped_words(file: BorrowedFd<'_>, bytes: u64) -> Words {
         file: None,
     })
 }
+
+/// Memory of another process, which this one fills and protects by a userfaultfd alone.
+#[cfg(feature = "store")]
+pub(crate) fn region_of_another_process(slot: u32, guest: u64, host: u64, bytes: u64) -> Region {
+    // SAFETY: nothing here reads it (`Region::copy`).
+    unsafe { Region::new(slot, guest, host as *mut u8, bytes) }
+}
