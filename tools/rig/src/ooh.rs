@@ -19,7 +19,8 @@ const MEMORY_BYTES: u64 = 16 << 20;
 /// What a guest's machine needs for the log.
 #[derive(Clone, Debug)]
 pub struct Ooh {
-    pub(super) module: PathBuf,
+    /// The module, compiled for the guest's kernel.
+    pub module: PathBuf,
     plugin: PathBuf,
     /// The log's memory.
     memory: PathBuf,

@@ -39,7 +39,18 @@ pub fn build(repo: &Repo) -> Result<(String, String)> {
             compiled("vm_threads_cpp", "g++", "vm_threads.cpp", &[]),
         ),
         ("vm_threads_go", go(repo, &out("vm_threads_go"))),
-        ("small_vmm_init", init(repo, &out("small_vmm_init"))),
+        (
+            "small_vmm_init",
+            init(
+                repo,
+                "crates/pagetrail-vmm/examples/small_vmm/init.c",
+                &out("small_vmm_init"),
+            ),
+        ),
+        (
+            "small_vmm_ooh",
+            init(repo, "research/ooh/guest.c", &out("small_vmm_ooh")),
+        ),
         ("gcbench", on_libgc(repo, "gcbench", &out("gcbench"))),
         ("gc-kmeans", on_libgc(repo, "kmeans", &out("gc-kmeans"))),
         (
@@ -78,9 +89,8 @@ fn go(repo: &Repo, out: &Path) -> Result<()> {
     run(build.env("CGO_ENABLED", "0").env("GOFLAGS", "-p=2"))
 }
 
-/// The one program of the guest of a guest (`crates/pagetrail-vmm/examples/small_vmm`).
-fn init(repo: &Repo, out: &Path) -> Result<()> {
-    let source = "crates/pagetrail-vmm/examples/small_vmm/init.c";
+/// The one program of a guest of a guest (`crates/pagetrail-vmm/examples/small_vmm`).
+fn init(repo: &Repo, source: &str, out: &Path) -> Result<()> {
     let mut gcc = Command::new("gcc");
     gcc.args(["-O2", "-static", "-o"]).arg(out);
     run(gcc.arg(repo.root.join(source)))

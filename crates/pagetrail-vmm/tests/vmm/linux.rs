@@ -6,7 +6,7 @@
 //! the guest's program (in `PAGETRAIL_GUEST_PROGRAMS`), which `cargo xtask test` has for the guests
 //! that have guests.
 
-use crate::small_vmm::{Console, Memory, Monitor, Outcome, State, Turn};
+use crate::small_vmm::{Console, Memory, Monitor, Outcome, Software, State, Turn};
 use pagemap_scan::{Faults, Features, Mode, Userfaultfd};
 use pagetrail::PageRange;
 use pagetrail_checkpoint::{Store, WorldWritable, WriterOptions};
@@ -25,22 +25,22 @@ const BETWEEN_ROUNDS: Duration = Duration::from_millis(100);
 const TIME_MAX: Duration = Duration::from_secs(600);
 
 /// A copy of the guest's memory that is kept by rounds alone.
-struct Replica {
+pub(crate) struct Replica {
     consumer: Consumer,
-    contents: Vec<u8>,
+    pub(crate) contents: Vec<u8>,
     pages: u64,
 }
 
 impl Replica {
-    fn new(tracker: &Tracker) -> Self {
+    pub(crate) fn new(tracker: &Tracker) -> Self {
         Self {
+            contents: vec![0; tracker.regions().bytes() as usize],
             consumer: tracker.consumer(Start::Everything).unwrap(),
-            contents: vec![0; MEMORY_BYTES as usize],
             pages: 0,
         }
     }
 
-    fn follow(&mut self, memory: &Memory) {
+    pub(crate) fn follow(&mut self, memory: &Memory) {
         let round = self.consumer.collect().unwrap();
         for range in round.ranges() {
             let start = range.region_offset as usize;
@@ -60,13 +60,17 @@ fn inputs() -> Option<(PathBuf, PathBuf)> {
 }
 
 /// A guest that runs, unless it has stopped by itself.
-struct Guest<'a> {
+pub(crate) struct Guest<'a> {
     turn: &'a Turn,
-    console: Console,
+    pub(crate) console: Console,
 }
 
 /// Has the guest run in a thread while `work` is done.
-fn while_it_runs(monitor: &mut Monitor, tracker: Option<&Tracker>, work: impl FnOnce(&Guest<'_>)) {
+pub(crate) fn while_it_runs(
+    monitor: &mut Monitor,
+    tracker: Option<&Tracker>,
+    work: impl FnOnce(&Guest<'_>),
+) {
     struct EndOnDrop<'a>(&'a Turn);
     impl Drop for EndOnDrop<'_> {
         fn drop(&mut self) {
@@ -88,7 +92,7 @@ fn while_it_runs(monitor: &mut Monitor, tracker: Option<&Tracker>, work: impl Fn
 }
 
 /// The last step that the guest has done.
-fn steps(console: &Console) -> u64 {
+pub(crate) fn steps(console: &Console) -> u64 {
     let text = console.text();
     assert!(!text.contains("WRONG"), "{text}");
     let last = text
@@ -99,7 +103,7 @@ fn steps(console: &Console) -> u64 {
 }
 
 /// Calls `meanwhile` until the guest has done more steps than `after`.
-fn until_it_goes_on(guest: &Guest<'_>, after: u64, mut meanwhile: impl FnMut()) {
+pub(crate) fn until_it_goes_on(guest: &Guest<'_>, after: u64, mut meanwhile: impl FnMut()) {
     let began = Instant::now();
     while steps(&guest.console) <= after && !guest.turn.is_over() {
         let text = || guest.console.text();
@@ -114,8 +118,8 @@ fn until_it_goes_on(guest: &Guest<'_>, after: u64, mut meanwhile: impl FnMut()) 
 }
 
 /// All bytes of a guest that stands still.
-fn contents(memory: &Memory) -> Vec<u8> {
-    let mut contents = vec![0; MEMORY_BYTES as usize];
+pub(crate) fn contents(memory: &Memory) -> Vec<u8> {
+    let mut contents = vec![0; memory.bytes() as usize];
     memory.region().copy(0, &mut contents);
     contents
 }
@@ -185,21 +189,36 @@ fn a_linux_guest_goes_on_from_its_snapshots() {
     let directory = tempfile::tempdir().unwrap();
     let store = directory.path().join("store");
     let memory = Arc::new(Memory::new(MEMORY_BYTES).unwrap());
-    let mut monitor = match Monitor::new(memory, &kernel, &init) {
+    let software = Software {
+        kernel: &kernel,
+        init: &init,
+        word: "",
+        module: None,
+    };
+    let mut monitor = match Monitor::new(memory, &software) {
         Ok(monitor) => monitor,
         Err(error) => return pagetrail_skips::not_here(format!("no KVM: {error}")),
     };
     let (state, steps_before) = saved(&mut monitor, &store);
     drop(monitor);
 
-    let memory = Arc::new(Memory::new(MEMORY_BYTES).unwrap());
+    // As if this process had ended: nothing but store and state is left.
+    let state = State::from_bytes(&state.to_bytes()).unwrap();
+    on_demand(&store, MEMORY_BYTES, |memory| {
+        goes_on(memory, &state, steps_before).unwrap();
+    });
+}
+
+/// Calls `run` with memory that comes from the newest snapshot as it is touched.
+pub(crate) fn on_demand(store: &Path, bytes: u64, run: impl FnOnce(Arc<Memory>)) {
+    let memory = Arc::new(Memory::new(bytes).unwrap());
     let region = memory.region();
     let start = region.host_address();
     let uffd = Userfaultfd::create(Faults::UserAndKernel).unwrap();
     let uffd = Userfaultfd::handshake(uffd, Features::WP_HUGETLBFS_SHMEM).unwrap();
     let mode = Mode::WriteProtectAndMissing;
     uffd.register(start..start + region.bytes(), mode).unwrap();
-    let image = Store::open(&store).unwrap().newest_image().unwrap();
+    let image = Store::open(store).unwrap().newest_image().unwrap();
     let regions = Regions::new([region]).unwrap();
     let restore = LazyRestore::new(image, regions, uffd.as_fd()).unwrap();
     let mut restore = restore.without_prefetch();
@@ -207,7 +226,7 @@ fn a_linux_guest_goes_on_from_its_snapshots() {
     thread::scope(|scope| {
         let ends = crate::store::StopOnDrop(stopper);
         let serving = scope.spawn(|| restore.serve().unwrap());
-        goes_on(memory, &state, steps_before).unwrap();
+        run(memory);
         drop(ends);
         serving.join().unwrap();
     });

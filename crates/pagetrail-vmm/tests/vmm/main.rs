@@ -5,6 +5,8 @@ mod guest_log;
 mod kvm_logs;
 #[cfg(all(target_arch = "x86_64", feature = "store"))]
 mod linux;
+#[cfg(all(target_arch = "x86_64", feature = "store"))]
+mod linux_log;
 #[cfg(feature = "store")]
 mod over_a_socket;
 mod rounds;

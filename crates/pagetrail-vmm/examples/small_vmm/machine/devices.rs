@@ -1,9 +1,10 @@
-//! The devices: a serial port, and one that writes to guest memory as disks and networks do.
+//! The devices: a serial port, one that writes to guest memory as disks and networks do, and the
+//! guest's share of its log.
 
 use super::Outcome;
-use super::sys::Memory;
+use super::sys::{self, Memory};
 use kvm_ioctls::VmFd;
-use pagetrail_vmm::OwnWrites;
+use pagetrail_vmm::{GuestLog, OwnWrites, Tracker};
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 use vm_superio::serial::{NoEvents, SerialState};
@@ -19,6 +20,9 @@ const COM1_IRQ: u32 = 4;
 /// is not busy).
 const FILL: u64 = 0xd000_0000;
 const PAGE: u64 = 4096;
+/// Where the guest finds its log (the parameter `at` of the module in `research/ooh`).
+const LOG: u64 = 0xd100_0000;
+const DOORBELL: u64 = LOG + GuestLog::DOORBELL;
 
 /// What the guest has printed.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +63,76 @@ impl Trigger for Edge {
 pub(crate) struct DeviceState {
     serial: SerialState,
     filled: u32,
+    /// What the log's memory has.
+    log: Vec<(u64, u64)>,
+}
+
+impl DeviceState {
+    /// Adds all of it, for a file.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        let serial = &self.serial;
+        out.extend([
+            serial.baud_divisor_low,
+            serial.baud_divisor_high,
+            serial.interrupt_enable,
+            serial.interrupt_identification,
+            serial.line_control,
+            serial.line_status,
+            serial.modem_control,
+            serial.modem_status,
+            serial.scratch,
+        ]);
+        out.extend(sys::bytes_of(&(serial.in_buffer.len() as u32)));
+        out.extend(&serial.in_buffer);
+        out.extend(sys::bytes_of(&self.filled));
+        out.extend(sys::bytes_of(&(self.log.len() as u32)));
+        for (at, word) in &self.log {
+            out.extend(sys::bytes_of(at));
+            out.extend(sys::bytes_of(word));
+        }
+    }
+
+    /// Takes what [`Self::put`] added off the front; `None` if there is too little.
+    pub(crate) fn take(bytes: &mut &[u8]) -> Option<Self> {
+        let (registers, rest) = bytes.split_first_chunk::<9>()?;
+        *bytes = rest;
+        let waiting: u32 = sys::take(bytes)?;
+        let (in_buffer, rest) = bytes.split_at_checked(waiting as usize)?;
+        *bytes = rest;
+        let [
+            low,
+            high,
+            enable,
+            identification,
+            line,
+            status,
+            modem,
+            modem_status,
+            scratch,
+        ] = *registers;
+        let serial = SerialState {
+            baud_divisor_low: low,
+            baud_divisor_high: high,
+            interrupt_enable: enable,
+            interrupt_identification: identification,
+            line_control: line,
+            line_status: status,
+            modem_control: modem,
+            modem_status,
+            scratch,
+            in_buffer: in_buffer.to_vec(),
+        };
+        let filled = sys::take(bytes)?;
+        let words: u32 = sys::take(bytes)?;
+        let log = (0..words).map(|_| Some((sys::take(bytes)?, sys::take(bytes)?)));
+        let log: Vec<(u64, u64)> = log.collect::<Option<_>>()?;
+        let fits = |(at, _): &(u64, u64)| at % 8 == 0 && *at < GuestLog::MEMORY_BYTES;
+        log.iter().all(fits).then_some(Self {
+            serial,
+            filled,
+            log,
+        })
+    }
 }
 
 pub(crate) struct Devices {
@@ -67,6 +141,9 @@ pub(crate) struct Devices {
     writes: OwnWrites,
     /// How many pages were filled.
     filled: u32,
+    log: GuestLog,
+    /// Dropped after the log.
+    log_memory: Memory,
 }
 
 impl Devices {
@@ -82,18 +159,48 @@ impl Devices {
             Some(state) => Serial::from_state(&state.serial, Edge(vm), NoEvents, console)
                 .map_err(|error| format!("the serial port cannot go on: {error:?}"))?,
         };
+        let log_memory = Memory::of_device(LOG, GuestLog::MEMORY_BYTES)?;
+        let log = log_memory.device();
+        let log = match state {
+            None => GuestLog::new(log)?,
+            Some(state) => {
+                state
+                    .log
+                    .iter()
+                    .for_each(|(at, word)| log.store(*at, *word));
+                GuestLog::restored(log)?
+            }
+        };
         Ok(Self {
             serial,
             memory,
             writes,
             filled: state.map_or(0, |state| state.filled),
+            log,
+            log_memory,
         })
+    }
+
+    /// The memory of devices.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.log_memory
+    }
+
+    /// The guest's share of the log.
+    pub(crate) fn log(&self) -> &GuestLog {
+        &self.log
+    }
+
+    /// Lets the guest have what the tracker finds.
+    pub(crate) fn share(&mut self, tracker: Option<&Tracker>) {
+        self.log.share(tracker);
     }
 
     pub(crate) fn state(&self) -> DeviceState {
         DeviceState {
             serial: self.serial.state(),
             filled: self.filled,
+            log: self.log.memory().words().collect(),
         }
     }
 
@@ -116,8 +223,13 @@ impl Devices {
 
     /// The guest writes where no memory is.
     pub(crate) fn write_memory(&mut self, address: u64, data: &[u8]) {
-        if let (FILL, &[a, b, c, d]) = (address, data) {
-            self.fill(u32::from_le_bytes([a, b, c, d]));
+        let Ok(number) = data.try_into().map(u32::from_le_bytes) else {
+            return;
+        };
+        match address {
+            FILL => self.fill(number),
+            DOORBELL => self.log.ring(number),
+            _ => {}
         }
     }
 

@@ -1,16 +1,22 @@
-//! The guest's RAM disk: a cpio archive (`newc`, cpio(5)) with a console, `/proc`, and one program.
+//! The guest's RAM disk: a cpio archive (`newc`, cpio(5)) with a console, `/proc`, one program,
+//! and perhaps a kernel module for it.
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
+const FILE: u32 = 0o100_644;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// Makes the archive; the program, linked statically, is its `init`.
-pub(crate) fn with_init(program: &[u8]) -> Vec<u8> {
+/// Makes the archive; the program, linked statically, is its `init`, and finds the module as
+/// `/module.ko`.
+pub(crate) fn with_init(program: &[u8], module: Option<&[u8]>) -> Vec<u8> {
     let mut archive = Vec::new();
     entry(&mut archive, "dev", DIRECTORY, (0, 0), &[]);
     entry(&mut archive, "dev/console", CHARACTER_DEVICE, (5, 1), &[]);
     entry(&mut archive, "proc", DIRECTORY, (0, 0), &[]);
     entry(&mut archive, "init", PROGRAM, (0, 0), program);
+    if let Some(module) = module {
+        entry(&mut archive, "module.ko", FILE, (0, 0), module);
+    }
     entry(&mut archive, "TRAILER!!!", 0, (0, 0), &[]);
     archive
 }

@@ -35,12 +35,47 @@ const TSS: usize = 0xfffb_d000;
 /// No firmware, no PCI: what is on this machine is said here.
 const COMMAND_LINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t acpi=off pci=off \
                             nokaslr mitigations=off no_timer_check tsc=reliable lpj=4000000 \
-                            random.trust_cpu=on 8250.nr_uarts=1";
+                            random.trust_cpu=on 8250.nr_uarts=1 iomem=relaxed";
+
+/// What a guest has to run.
+pub(crate) struct Software<'a> {
+    /// A bzImage.
+    pub(crate) kernel: &'a Path,
+    /// The one program, linked statically, and a word for it.
+    pub(crate) init: &'a Path,
+    pub(crate) word: &'a str,
+    /// A kernel module, which the program finds as `/module.ko`.
+    pub(crate) module: Option<&'a Path>,
+}
 
 /// All of a guest but its memory.
 pub(crate) struct State {
     machine: MachineState,
     devices: DeviceState,
+}
+
+/// How a file with such a state begins.
+const STATE_MAGIC: &[u8] = b"small_vmm state 1\n";
+
+impl State {
+    /// All of it, for a file.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = STATE_MAGIC.to_vec();
+        self.machine.put(&mut bytes);
+        self.devices.put(&mut bytes);
+        bytes
+    }
+
+    /// What [`Self::to_bytes`] made. Whether KVM takes it is not known before it is restored.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Outcome<Self> {
+        let bytes = bytes.strip_prefix(STATE_MAGIC);
+        let mut bytes = bytes.ok_or("this is no state that this monitor has written")?;
+        let state = MachineState::take(&mut bytes).zip(DeviceState::take(&mut bytes));
+        match state {
+            Some((machine, devices)) if bytes.is_empty() => Ok(Self { machine, devices }),
+            _ => Err("the state was cut off, or changed, after it was written".into()),
+        }
+    }
 }
 
 /// A guest of one vCPU. It runs while a thread is in [`Self::run`].
@@ -59,12 +94,14 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     /// A guest with a kernel and one program in memory that is empty yet.
-    pub(crate) fn new(memory: Arc<Memory>, kernel: &Path, init: &Path) -> Outcome<Self> {
+    pub(crate) fn new(memory: Arc<Memory>, software: &Software<'_>) -> Outcome<Self> {
         let read = |path: &Path| {
             std::fs::read(path).map_err(|error| format!("{}: {error}", path.display()))
         };
-        let initrd = initrd::with_init(&read(init)?);
-        boot::load(&memory, &read(kernel)?, &initrd, COMMAND_LINE)?;
+        let module = software.module.map(read).transpose()?;
+        let initrd = initrd::with_init(&read(software.init)?, module.as_deref());
+        let command_line = format!("{COMMAND_LINE} -- {}", software.word);
+        boot::load(&memory, &read(software.kernel)?, &initrd, &command_line)?;
         let monitor = Self::over(memory, None)?;
         boot::enter(&monitor.vcpu)?;
         Ok(monitor)
@@ -107,6 +144,7 @@ impl Monitor {
             writes.clone(),
             state.map(|state| &state.devices),
         )?;
+        sys::plug(&vm, devices.memory())?;
         Ok(Self {
             vcpu,
             vm,
@@ -129,6 +167,16 @@ impl Monitor {
         };
         let logs = vec![guest, Box::new(self.writes.clone())];
         Ok(Tracker::new(Regions::new([region])?, logs)?)
+    }
+
+    /// Lets the guest have what the tracker finds, by a device of its own.
+    pub(crate) fn share(&mut self, tracker: &Tracker) {
+        self.devices.share(Some(tracker));
+    }
+
+    /// How many logs the guest has on.
+    pub(crate) fn logs_of_guest(&self) -> usize {
+        self.devices.log().active()
     }
 
     /// Whether KVM logs by rings, and one was filled to its end.

@@ -85,6 +85,55 @@ impl MachineState {
     }
 }
 
+impl MachineState {
+    /// Adds all of it, for a file.
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.extend(sys::bytes_of(&self.regs));
+        out.extend(sys::bytes_of(&self.sregs));
+        out.extend(sys::bytes_of(&self.xsave));
+        out.extend(sys::bytes_of(&self.xcrs));
+        out.extend(sys::bytes_of(&self.debug));
+        out.extend(sys::bytes_of(&self.lapic));
+        out.extend(sys::bytes_of(&self.events));
+        out.extend(sys::bytes_of(&self.mp));
+        out.extend(sys::bytes_of(&self.pit));
+        out.extend(sys::bytes_of(&self.clock));
+        for chip in &self.chips {
+            out.extend(sys::bytes_of(chip));
+        }
+        out.extend(sys::bytes_of(&(self.msrs.len() as u32)));
+        for entry in &self.msrs {
+            out.extend(sys::bytes_of(entry));
+        }
+    }
+
+    /// Takes what [`Self::put`] added off the front; `None` if there is too little.
+    pub(crate) fn take(bytes: &mut &[u8]) -> Option<Self> {
+        Some(Self {
+            regs: sys::take(bytes)?,
+            sregs: sys::take(bytes)?,
+            xsave: sys::take(bytes)?,
+            xcrs: sys::take(bytes)?,
+            debug: sys::take(bytes)?,
+            lapic: sys::take(bytes)?,
+            events: sys::take(bytes)?,
+            mp: sys::take(bytes)?,
+            pit: sys::take(bytes)?,
+            clock: sys::take(bytes)?,
+            chips: CHIPS
+                .iter()
+                .map(|_| sys::take(bytes))
+                .collect::<Option<_>>()?,
+            msrs: {
+                let count: u32 = sys::take(bytes)?;
+                (0..count)
+                    .map(|_| sys::take(bytes))
+                    .collect::<Option<_>>()?
+            },
+        })
+    }
+}
+
 fn one(index: u32, data: u64) -> Outcome<Msrs> {
     let entry = kvm_msr_entry {
         index,

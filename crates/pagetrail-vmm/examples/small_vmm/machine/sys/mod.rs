@@ -6,21 +6,27 @@
 )]
 
 use super::Outcome;
-use kvm_bindings::{kvm_userspace_memory_region, kvm_xsave};
+use kvm_bindings::{
+    kvm_clock_data, kvm_debugregs, kvm_irqchip, kvm_lapic_state, kvm_mp_state, kvm_msr_entry,
+    kvm_pit_state2, kvm_regs, kvm_sregs, kvm_userspace_memory_region, kvm_vcpu_events, kvm_xcrs,
+    kvm_xsave,
+};
 use kvm_ioctls::{VcpuFd, VmFd};
-use pagetrail_vmm::Region;
+use pagetrail_vmm::{DeviceMemory, Region};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-/// The memslot of all memory.
+/// The memslot of all memory, and that of a device's.
 const SLOT: u32 = 0;
+const DEVICE_SLOT: u32 = 1;
 
-/// Anonymous memory of a guest, from guest-physical address 0 on. It is mapped until this is
-/// dropped.
+/// Anonymous memory of a guest. It is mapped until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Memory {
     start: *mut u8,
     bytes: u64,
+    slot: u32,
+    guest_address: u64,
 }
 
 // SAFETY: the pointer is to a mapping of the process, which this value owns.
@@ -29,7 +35,17 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
+    /// The memory of a guest, from guest-physical address 0 on.
     pub(crate) fn new(bytes: u64) -> Outcome<Self> {
+        Self::mapped(SLOT, 0, bytes)
+    }
+
+    /// The memory of the one device that has some.
+    pub(crate) fn of_device(guest_address: u64, bytes: u64) -> Outcome<Self> {
+        Self::mapped(DEVICE_SLOT, guest_address, bytes)
+    }
+
+    fn mapped(slot: u32, guest_address: u64, bytes: u64) -> Outcome<Self> {
         let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
         let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::NORESERVE;
         // SAFETY: without MAP_FIXED the kernel places the mapping where nothing else is.
@@ -37,7 +53,12 @@ impl Memory {
             rustix::mm::mmap_anonymous(ptr::null_mut(), bytes as usize, protection, flags)
         }?;
         let start = start.cast();
-        Ok(Self { start, bytes })
+        Ok(Self {
+            start,
+            bytes,
+            slot,
+            guest_address,
+        })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -49,7 +70,13 @@ impl Memory {
         // SAFETY: the mapping has these bytes; it is written by volatile writes and by the guest,
         // and its memslot is made from the same numbers. Users of the region keep the memory
         // mapped.
-        unsafe { Region::new(SLOT, 0, self.start, self.bytes) }
+        unsafe { Region::new(self.slot, self.guest_address, self.start, self.bytes) }
+    }
+
+    /// The memory as that of a device, which must not outlive it.
+    pub(crate) fn device(&self) -> DeviceMemory {
+        // SAFETY: the mapping can be written, and nothing else in this program writes a device's.
+        unsafe { DeviceMemory::new(self.region()) }
     }
 
     /// Writes as a device does. What lies outside the memory is not written, and false is returned.
@@ -77,9 +104,9 @@ impl Drop for Memory {
 /// Gives a virtual machine its memory, which must outlive it.
 pub(crate) fn plug(vm: &VmFd, memory: &Memory) -> Outcome<()> {
     let region = kvm_userspace_memory_region {
-        slot: SLOT,
+        slot: memory.slot,
         flags: 0,
-        guest_phys_addr: 0,
+        guest_phys_addr: memory.guest_address,
         memory_size: memory.bytes,
         userspace_addr: memory.start as u64,
     };
@@ -117,4 +144,48 @@ pub(crate) fn take_signals() -> Outcome<()> {
 pub(crate) fn interrupt(thread: i32) {
     // SAFETY: the call touches no memory. A thread that has ended is not found.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
+}
+
+/// What KVM tells of a virtual machine: integers in the kernel's layout.
+///
+/// # Safety
+///
+/// All bytes of a value are initialised, and any bytes are a value.
+pub(crate) unsafe trait Plain: Sized {}
+
+macro_rules! plain {
+    ($($structure:ty),*) => {$(
+        // SAFETY: integers alone, with the padding spelled out: kvm-bindings derives the same for
+        // them (`IntoBytes` and `FromBytes` of zerocopy, its feature `serde`).
+        unsafe impl Plain for $structure {}
+    )*};
+}
+plain!(
+    u32,
+    u64,
+    kvm_clock_data,
+    kvm_debugregs,
+    kvm_irqchip,
+    kvm_lapic_state,
+    kvm_mp_state,
+    kvm_msr_entry,
+    kvm_pit_state2,
+    kvm_regs,
+    kvm_sregs,
+    kvm_vcpu_events,
+    kvm_xcrs,
+    kvm_xsave
+);
+
+pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: the bytes are the value's, and initialised (`Plain`).
+    unsafe { std::slice::from_raw_parts(ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+/// Takes a value off the front of `bytes`; `None` if they are too few.
+pub(crate) fn take<T: Plain>(bytes: &mut &[u8]) -> Option<T> {
+    let (first, rest) = bytes.split_at_checked(size_of::<T>())?;
+    *bytes = rest;
+    // SAFETY: there are enough bytes, and any are a value (`Plain`).
+    Some(unsafe { first.as_ptr().cast::<T>().read_unaligned() })
 }
