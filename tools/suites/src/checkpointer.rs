@@ -26,6 +26,8 @@ use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{NotHere, Outcome};
 use pagetrail_steps::{packages, victims};
 
+use crate::ooh::spent::{self, Spent};
+
 /// What CRIU wants in a guest.
 const MODULES: &[&str] = &[
     "unix_diag",
@@ -375,12 +377,24 @@ pub(crate) fn measured_by_logs(repo: &Repo) -> Result<(Vec<String>, &'static [&'
     Ok((kit.command("measure-checkpointer-logs")?, MODULES))
 }
 
+/// The command that measures tkrzw's engines by each kind of bits in such a guest, and what it
+/// needs there.
+pub(crate) fn engines_by_logs(repo: &Repo) -> Result<(Vec<String>, &'static [&'static str])> {
+    engines::are_here()?;
+    let kit = Kit::build(repo, Profile::Release)?;
+    Ok((kit.command("measure-engines-logs")?, MODULES))
+}
+
+/// In such a guest: tkrzw's engines by each kind of bits, one line of JSON each.
+pub fn measure_engines_by_logs(args: &[String]) -> Result<()> {
+    engines::by_logs(&Kit::given(args)?)
+}
+
 /// In a guest with a log and a clock that counts instructions: the chain by each kind of bits, one
 /// line of JSON each.
 pub fn measure_by_logs(args: &[String]) -> Result<()> {
     let kit = Kit::given(args)?;
-    let kinds = [Bits::Kernel, Bits::Ours].into_iter();
-    for bits in kinds.chain(LOGS.map(Bits::Log)) {
+    for bits in ALL_BITS {
         println!("{}", chain(&kit, bits, 16, Path::new("/tmp/checkpointer"))?);
     }
     Ok(())
@@ -388,6 +402,15 @@ pub fn measure_by_logs(args: &[String]) -> Result<()> {
 
 /// The techniques that read a log.
 const LOGS: [&str; 3] = ["epml", "spml", "spml-search"];
+
+/// All that CRIU can have in a guest with a log.
+const ALL_BITS: [Bits; 5] = [
+    Bits::Kernel,
+    Bits::Ours,
+    Bits::Log(LOGS[0]),
+    Bits::Log(LOGS[1]),
+    Bits::Log(LOGS[2]),
+];
 
 /// Takes the program through all phases; what each took. Fails when it is not what it was
 /// afterwards.
@@ -410,12 +433,7 @@ fn chain(kit: &Kit, bits: Bits, mebibytes: u64, dir: &Path) -> Result<Value> {
         if number > 0 {
             args.extend(["--prev-images-dir", &previous]);
         }
-        let before = Instant::now();
-        run(kit.criu(bits, &args), &images.join("log"))?;
-        let mut phase = stats::read(&images.join("stats-dump"))?;
-        phase["phase"] = json!(verb);
-        phase["ms"] = json!(before.elapsed().as_millis() as u64);
-        phases.push(phase);
+        phases.push(phase(kit, bits, &args, &images)?);
     }
     // Its number is needed again.
     victim.reap()?;
@@ -439,6 +457,21 @@ fn chain(kit: &Kit, bits: Bits, mebibytes: u64, dir: &Path) -> Result<Value> {
         );
     }
     Ok(json!({"bits": bits.name(), "mebibytes": mebibytes, "phases": phases}))
+}
+
+/// One run of CRIU: what it says of itself, and, where a log is, what it has cost.
+fn phase(kit: &Kit, bits: Bits, args: &[&str], images: &Path) -> Result<Value> {
+    let spent = Spent::begin().ok();
+    let before = Instant::now();
+    run(kit.criu(bits, args), &images.join("log"))?;
+    let ms = before.elapsed().as_millis() as u64;
+    let mut phase = stats::read(&images.join("stats-dump"))?;
+    phase["phase"] = json!(args[0]);
+    phase["ms"] = json!(ms);
+    if let Some(spent) = spent {
+        spent::add(&mut phase, spent.end()?);
+    }
+    Ok(phase)
 }
 
 fn run(mut criu: Command, log: &Path) -> Result<()> {

@@ -97,7 +97,7 @@ usage: cargo xtask TASK
                    was ended), and write the book's chapters of them; report writes these alone
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench units      what merging sub-pages saves and costs programs: log entries, faults, bytes (guest)
-  bench ooh [listing1|collector|checkpointer]
+  bench ooh [listing1|collector|checkpointer|engines]
                    section VI of the OoH paper in counts: every technique side by side in one guest
   bench checkpointer [ROUNDS | engines [ROUNDS [small|medium|large [ENGINE]]]]
                    the same for CRIU, in a guest; engines: tkrzw's under CRIU, on this machine
@@ -301,6 +301,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "measure-checkpointer" => checkpointer::measure_in_guest(rest).map(|()| true)?,
         "chain-by-logs" => checkpointer::chain_by_logs(rest).map(|()| true)?,
         "measure-checkpointer-logs" => checkpointer::measure_by_logs(rest).map(|()| true)?,
+        "measure-engines-logs" => checkpointer::measure_engines_by_logs(rest).map(|()| true)?,
+        "measure-listing1-logs" => ooh::bench::measure_listing1(rest).map(|()| true)?,
         "measure-collector-logs" => collector::logs::measure_in_guest(rest).map(|()| true)?,
         "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
         "reproduce" => reproduce::run(&repo, rest)?,
@@ -332,6 +334,8 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         | test::LANE
         | "chain-by-logs"
         | "measure-checkpointer-logs"
+        | "measure-engines-logs"
+        | "measure-listing1-logs"
         | "measure-collector-logs"
         | "measure-collector"
         | "measure-checkpointer" => None,

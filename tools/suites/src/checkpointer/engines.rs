@@ -18,8 +18,8 @@ use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::NotHere;
 
-use super::{Bits, Kit, run, stats};
-use crate::collector::engines::{CONFIGURATIONS, ENGINES, TKRZW, command};
+use super::{ALL_BITS, Bits, Kit, phase, stats};
+use crate::collector::engines::{CONFIGURATIONS, COUNTED, ENGINES, TKRZW, command};
 
 /// The name of the recording.
 const RECORDING: &str = "checkpointer_engines.json";
@@ -27,9 +27,7 @@ const RECORDING: &str = "checkpointer_engines.json";
 /// Measures every engine in every configuration, or in one of them, or one engine in one of them;
 /// each result replaces what was recorded of the same before.
 pub(super) fn bench(repo: &Repo, kit: &Kit, rounds: usize, only: &[&str]) -> Result<()> {
-    if program(TKRZW).is_none() {
-        return Err(NotHere::error("apt-get install tkrzw-utils"));
-    }
+    are_here()?;
     let is_wanted = |at: usize, name: &str| only.get(at).is_none_or(|only| *only == name);
     let mut found = false;
     for (engine, all) in ENGINES {
@@ -60,6 +58,39 @@ pub(super) fn bench(repo: &Repo, kit: &Kit, rounds: usize, only: &[&str]) -> Res
     Ok(())
 }
 
+/// Whether there is a program that runs engines.
+pub(super) fn are_here() -> Result<()> {
+    match program(TKRZW) {
+        Some(_) => Ok(()),
+        None => Err(NotHere::error("apt-get install tkrzw-utils")),
+    }
+}
+
+/// In a guest with a log and a clock that counts instructions: each engine by each kind of bits,
+/// one line of JSON each.
+pub(super) fn by_logs(kit: &Kit) -> Result<()> {
+    for (engine, words) in COUNTED {
+        let command = command(engine, words);
+        let alone = Engine::start(&command)?.end()?;
+        for bits in ALL_BITS {
+            let dir = Path::new("/tmp/engines");
+            let (whole, phases) = checkpointed(kit, bits, &command, alone, dir)?;
+            println!(
+                "{}",
+                json!({
+                    "engine": engine,
+                    "words": words,
+                    "bits": bits.name(),
+                    "alone_instructions": alone.as_nanos() as u64,
+                    "checkpointed_instructions": whole.as_nanos() as u64,
+                    "phases": phases,
+                })
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Keeps a result among those of other engines and configurations.
 fn keep(repo: &Repo, result: Value) -> Result<()> {
     let list = recordings::merged(
@@ -83,6 +114,22 @@ fn keep(repo: &Repo, result: Value) -> Result<()> {
 /// One run alone, and one with CRIU.
 fn measure(kit: &Kit, command: &str, dir: &Path) -> Result<Value> {
     let alone = Engine::start(command)?.end()?;
+    let (checkpointed, phases) = checkpointed(kit, Bits::Ours, command, alone, dir)?;
+    Ok(json!({
+        "alone_ms": alone.as_millis() as u64,
+        "checkpointed_ms": checkpointed.as_millis() as u64,
+        "phases": phases,
+    }))
+}
+
+/// One run with CRIU, of an engine that takes `alone` without: how long, and CRIU's phases.
+fn checkpointed(
+    kit: &Kit,
+    bits: Bits,
+    command: &str,
+    alone: Duration,
+    dir: &Path,
+) -> Result<(Duration, Vec<Value>)> {
     if dir.exists() {
         fs::remove_dir_all(dir)?;
     }
@@ -104,12 +151,7 @@ fn measure(kit: &Kit, command: &str, dir: &Path) -> Result<Value> {
         if number > 0 {
             args.extend(["--prev-images-dir", "../0", "--leave-running"]);
         }
-        let began = Instant::now();
-        run(kit.criu(Bits::Ours, &args), &images.join("log"))?;
-        let mut phase = stats::read(&images.join("stats-dump"))?;
-        phase["phase"] = json!(verb);
-        phase["ms"] = json!(began.elapsed().as_millis() as u64);
-        phases.push(phase);
+        phases.push(phase(kit, bits, &args, &images)?);
     }
     let checkpointed = engine.end()?;
     fs::remove_dir_all(dir)?;
@@ -120,11 +162,7 @@ fn measure(kit: &Kit, command: &str, dir: &Path) -> Result<Value> {
         "{command}: the dump has all pages again: {}",
         phases[1]
     );
-    Ok(json!({
-        "alone_ms": alone.as_millis() as u64,
-        "checkpointed_ms": checkpointed.as_millis() as u64,
-        "phases": phases,
-    }))
+    Ok((checkpointed, phases))
 }
 
 /// A running engine, in a session of its own. It is killed in the end, unless it has ended.

@@ -2,7 +2,9 @@
 //! the log, soft-dirty bits, `PAGEMAP_SCAN` and userfaultfd side by side, and its clock advances by
 //! a nanosecond for each instruction, so that times are numbers of instructions.
 
-use anyhow::{Context, Result, ensure};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use pagetrail_rig::guest::End;
@@ -10,14 +12,22 @@ use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
 
+use super::spent::Spent;
 use super::{Guests, SERIES};
 use crate::{checkpointer, collector};
 
 const RECORDING: &str = "ooh_guest.json";
 /// Memory of Listing 1.
-const SIZES: &str = "1M,10M";
+const SIZES: [&str; 2] = ["1M", "10M"];
 /// Techniques of the paper, and the newer ones of the kernel.
-const TECHNIQUES: &str = "pagemap-scan,userfaultfd,soft-dirty,epml,spml,spml-search";
+const TECHNIQUES: [&str; 6] = [
+    "pagemap-scan",
+    "userfaultfd",
+    "soft-dirty",
+    "epml",
+    "spml",
+    "spml-search",
+];
 
 /// Measures all of it, or one part, and replaces what was recorded.
 pub fn run(repo: &Repo, only: &[String]) -> Result<()> {
@@ -27,14 +37,14 @@ pub fn run(repo: &Repo, only: &[String]) -> Result<()> {
     guests.machine.counted = true;
     if wants("listing1") {
         let command = Product::Command.build(repo, Profile::Release)?;
-        let words = ["bench", "--json", "--runs", "1", "--size", SIZES];
-        let mut words: Vec<String> = words.map(str::to_owned).to_vec();
-        words.extend(["--technique".to_owned(), TECHNIQUES.to_owned()]);
-        words.insert(0, command.display().to_string());
-        let document = output(&guests, words)?;
-        let mut document: Value = serde_json::from_slice(&document).context("Listing 1")?;
-        recording["kernel"] = document["kernel"].take();
-        recording["listing1"] = document["results"].take();
+        let this = std::env::current_exe()?.display().to_string();
+        let verb = "measure-listing1-logs".to_owned();
+        let rows = lines(&output(
+            &guests,
+            vec![this, verb, command.display().to_string()],
+        )?)?;
+        recording["kernel"] = rows[0]["kernel"].clone();
+        recording["listing1"] = rows;
     }
     if wants("collector") {
         recording["collector"] = lines(&output(&guests, collector::logs::prepare(repo)?)?)?;
@@ -44,10 +54,44 @@ pub fn run(repo: &Repo, only: &[String]) -> Result<()> {
         guests.machine.modules = modules.iter().map(|&name| name.to_owned()).collect();
         recording["checkpointer"] = lines(&output(&guests, command)?)?;
     }
+    if wants("engines") {
+        let (command, modules) = checkpointer::engines_by_logs(repo)?;
+        guests.machine.modules = modules.iter().map(|&name| name.to_owned()).collect();
+        recording["engines"] = lines(&output(&guests, command)?)?;
+    }
     let text = format!("{recording:#}\n");
     println!("{text}");
     let command = "cargo xtask bench ooh";
     recordings::keep(repo, RECORDING, text.as_bytes(), Place::Guest, command)
+}
+
+/// In such a guest: Listing 1 by each technique and size, one line of JSON for each of its results,
+/// with what the run took as a whole.
+pub fn measure_listing1(args: &[String]) -> Result<()> {
+    let [command] = args else {
+        bail!("usage: measure-listing1-logs COMMAND");
+    };
+    for size in SIZES {
+        for technique in TECHNIQUES {
+            let spent = Spent::begin()?;
+            let mut bench = Command::new(command);
+            bench.args(["bench", "--json", "--runs", "1", "--size", size]);
+            let output = bench.args(["--technique", technique]).output()?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{technique}: {said}");
+            let spent = spent.end()?;
+            let mut document: Value = serde_json::from_slice(&output.stdout)?;
+            let Value::Array(results) = document["results"].take() else {
+                bail!("{technique}: no results");
+            };
+            for mut result in results {
+                result["kernel"] = document["kernel"].clone();
+                result["run"] = spent.clone();
+                println!("{result}");
+            }
+        }
+    }
+    Ok(())
 }
 
 fn recorded(repo: &Repo) -> Result<Value> {
