@@ -97,6 +97,7 @@ pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) 
         guests.env.extend(on_libgc.clone());
         fine &= run_in_guests(repo, &mut guests, &tests, extent, rows, tally)?;
         if extent == Extent::Whole {
+            fine &= monitors(repo, &mut guests, tally)?;
             match criu(repo, &mut guests) {
                 Err(error) if error.is::<NotHere>() => absent.push(error.to_string()),
                 outcome => fine &= outcome?,
@@ -118,6 +119,26 @@ fn criu(repo: &Repo, guests: &mut Guests) -> Result<bool> {
     println!("-- CRIU in the {}", guests.place);
     guests.machine.modules = modules.iter().map(|&name| name.to_owned()).collect();
     Ok(guests.run(command, &mut print_bytes)? == End::Exited(0))
+}
+
+/// A monitor that shares its log with its guest: both run in a guest, which has guests.
+fn monitors(repo: &Repo, guests: &mut Guests, tally: &mut Tally) -> Result<bool> {
+    let tests = build(repo, &[Wanted("pagetrail-vmm", "vmm", &["linux_log"])])?;
+    let log = guests.machine.ooh.take();
+    let env = guests.env.clone();
+    guests.machine.nested = true;
+    guests.env.push(programs::build(repo)?);
+    guests.env.push(guests.kernel.variable());
+    if let Some(log) = &log {
+        let module = ("PAGETRAIL_GUEST_MODULE".to_owned(), text(&log.module));
+        guests.env.push(module);
+    }
+    let steps: Vec<Step> = tests.iter().map(Step::of_test).collect();
+    let fine = guests.run_steps(&steps, tally);
+    guests.machine.nested = false;
+    guests.machine.ooh = log;
+    guests.env = env;
+    fine
 }
 
 /// What runs in a guest with the log.
