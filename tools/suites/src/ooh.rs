@@ -2,6 +2,7 @@
 //! library's suites with the techniques that read it.
 
 pub mod bench;
+pub mod pml;
 pub(crate) mod spent;
 
 use std::fs;

@@ -258,6 +258,14 @@ fn statistic(guest: &Guest, name: &str) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// That all of these tests are about the processor's own log, where that is wanted.
+#[test]
+#[ignore = "for a processor that has it: cargo xtask ooh pml"]
+fn page_modification_logging_is_what_kvm_uses() {
+    let path = "/sys/module/kvm_intel/parameters/pml";
+    assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "Y");
+}
+
 /// What KVM has mapped ahead of the guest costs it no fault.
 #[test]
 fn memory_that_is_mapped_ahead_costs_the_guest_no_fault() {
