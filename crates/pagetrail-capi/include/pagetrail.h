@@ -26,6 +26,8 @@
  * Checkpoints: pagetrail_checkpointer_start() makes regions of memory that survive the program, pagetrail_snapshot_take()
  * reads memory as it was while the program goes on writing to it, pagetrail_restore() starts a process anew.
  *
+ * Virtual machines: pagetrail_guest_start() is for the program that runs one, and tracks, saves and restores its memory.
+ *
  * Units stand last in names: _ns nanoseconds, _ms milliseconds, _bytes. Addresses and ranges are in bytes; tracked and
  * written ranges are whole pages of pagetrail_page_size() bytes.
  *
@@ -119,6 +121,12 @@
  * The process stays in the caller's session and process group.
  */
 #define PAGETRAIL_RESTORE_FOREGROUND 16
+
+/**
+ * The guest is one of KVM, pagetrail_guest_options.vm_fd. Without this flag, what is written is
+ * known from pagetrail_guest_wrote() alone.
+ */
+#define PAGETRAIL_GUEST_KVM 1
 
 /**
  * What became of a call. 0 is success; numbers are never given a new meaning, new ones may come.
@@ -215,6 +223,20 @@ typedef struct pagetrail_arena pagetrail_arena;
  * inside one gets PAGETRAIL_STATUS_BUSY.
  */
 typedef struct pagetrail_checkpointer pagetrail_checkpointer;
+
+/**
+ * The memory of a virtual machine, for the program that runs it (a VMM).
+ *
+ * Rounds and saves lock it: a call while another thread is inside one gets PAGETRAIL_STATUS_BUSY.
+ */
+typedef struct pagetrail_guest pagetrail_guest;
+
+/**
+ * The memory of a virtual machine that comes from a store as it is touched.
+ *
+ * Each call locks it: a call while another thread is inside one gets PAGETRAIL_STATUS_BUSY.
+ */
+typedef struct pagetrail_guest_restoring pagetrail_guest_restoring;
 
 /**
  * The pages of a process that was restored lazily. Each call locks it: a call while another thread
@@ -667,6 +689,100 @@ typedef struct {
      */
     bool whole;
 } pagetrail_reset;
+
+/**
+ * A memslot of a virtual machine, and where it is mapped in this process.
+ */
+typedef struct {
+    /**
+     * The number of the memslot, as in KVM_SET_USER_MEMORY_REGION.
+     */
+    uint32_t slot;
+    /**
+     * Zero.
+     */
+    uint32_t reserved;
+    /**
+     * The guest-physical address of the first byte.
+     */
+    uint64_t guest_address;
+    /**
+     * Where the first byte is in this process. The memory stays mapped as long as the library
+     * knows of it.
+     */
+    void *memory;
+    /**
+     * The length, in bytes.
+     */
+    uint64_t bytes;
+} pagetrail_guest_region;
+
+/**
+ * Which virtual machine, and how its writes are known. Begin with `pagetrail_guest_options options
+ * = {0};` (in C++ `{}`), set what differs, and pass `sizeof options`.
+ */
+typedef struct {
+    /**
+     * PAGETRAIL_GUEST_*, combined by |.
+     */
+    uint32_t flags;
+    /**
+     * The descriptor of KVM's virtual machine, which is duplicated. Its memslots have
+     * KVM_MEM_LOG_DIRTY_PAGES.
+     */
+    int32_t vm_fd;
+    /**
+     * Its memory.
+     */
+    const pagetrail_guest_region *regions;
+    /**
+     * How many regions.
+     */
+    size_t region_count;
+    /**
+     * With dirty rings (KVM_CAP_DIRTY_LOG_RING): the descriptors of all vCPUs, none of which has
+     * run yet. NULL: KVM logs by bitmaps (KVM_GET_DIRTY_LOG, without manual protection).
+     */
+    const int32_t *vcpu_fds;
+    /**
+     * How many vCPUs.
+     */
+    size_t vcpu_count;
+    /**
+     * The length of a vCPU's ring in bytes, as KVM_ENABLE_CAP was told.
+     */
+    uint32_t ring_bytes;
+    /**
+     * Zero.
+     */
+    uint32_t reserved;
+} pagetrail_guest_options;
+
+/**
+ * Written pages of a virtual machine.
+ */
+typedef struct {
+    /**
+     * The guest-physical address of the first byte.
+     */
+    uint64_t guest_address;
+    /**
+     * The address of the first byte in this process.
+     */
+    uint64_t host_address;
+    /**
+     * The length, in bytes.
+     */
+    uint64_t bytes;
+    /**
+     * The number of the memslot.
+     */
+    uint32_t slot;
+    /**
+     * Zero.
+     */
+    uint32_t reserved;
+} pagetrail_guest_range;
 
 /**
  * The cheapest technique that works here for the target.
@@ -1520,6 +1636,139 @@ pagetrail_status pagetrail_arena_reset(pagetrail_arena *arena, pagetrail_reset *
  * once. A forked child may free its copy.
  */
 pagetrail_status pagetrail_arena_free(pagetrail_arena *arena);
+
+/**
+ * Begins to track the memory of a virtual machine for the program that runs it.
+ *
+ * `options`: read during the call. `size`: sizeof(pagetrail_guest_options) as the caller knows it.
+ * `guest`: gets it, to be freed by pagetrail_guest_free(); NULL on failure. Its first round has
+ * all pages.
+ *
+ * PAGETRAIL_STATUS_INVALID_ARGUMENT: regions that overlap or are not of whole pages, or vCPUs
+ * without KVM. SYSTEM: KVM refuses. Any thread.
+ */
+pagetrail_status pagetrail_guest_start(const pagetrail_guest_options *options,
+                                       size_t size,
+                                       pagetrail_guest **guest);
+
+/**
+ * Says that this program has written to the guest's memory: its devices, say. Call it after the
+ * write. So do for pages that were discarded.
+ *
+ * `guest_address`, `bytes`: what was written. What is not memory of the guest is ignored.
+ *
+ * PAGETRAIL_STATUS_NULL_POINTER. Any thread, at any time.
+ */
+pagetrail_status pagetrail_guest_wrote(pagetrail_guest *guest, uint64_t guest_address, uint64_t bytes);
+
+/**
+ * Empties the logs of KVM; what they have is in the next round. A thread that runs a vCPU calls it
+ * at KVM_EXIT_DIRTY_RING_FULL.
+ *
+ * PAGETRAIL_STATUS_SYSTEM: KVM refuses; what was found is in the next round. Any thread, at any
+ * time.
+ */
+pagetrail_status pagetrail_guest_drain(pagetrail_guest *guest);
+
+/**
+ * Collects the pages that were written since the last committed round, and opens a round. Read
+ * their contents after it. A round that must have everything needs the vCPUs outside KVM_RUN.
+ *
+ * `ranges`, `count`: get the pages, by ascending guest address; valid until the next call of this
+ * function.
+ *
+ * PAGETRAIL_STATUS_ROUND_OPEN. SYSTEM: KVM refuses; what was found is in the next round. BUSY,
+ * FORKED. Any thread.
+ */
+pagetrail_status pagetrail_guest_collect(pagetrail_guest *guest,
+                                         const pagetrail_guest_range **ranges,
+                                         size_t *count);
+
+/**
+ * Ends the open round: its pages are the caller's affair from now on.
+ *
+ * PAGETRAIL_STATUS_NO_ROUND, BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_guest_commit(pagetrail_guest *guest);
+
+/**
+ * Gives the open round back: its pages are in the next one.
+ *
+ * PAGETRAIL_STATUS_NO_ROUND, BUSY, FORKED. Any thread.
+ */
+pagetrail_status pagetrail_guest_give_back(pagetrail_guest *guest);
+
+/**
+ * Saves the guest's memory as a checkpoint of a store: what was written since the last one. It
+ * copies while the guest runs, has it stopped, copies what is left, and lets it go on.
+ *
+ * `store`: a directory, made for its owner alone where there is none; the same for all saves of a
+ * guest. `copies_ahead`: how often to copy while the guest runs; 0 for a guest that stands still.
+ * `stop`: called then, has all vCPUs leave KVM_RUN and devices rest; not 0 if that failed.
+ * `resume`: called when all is copied, also if that failed, but not if `stop` has. Both may be
+ * NULL, get `context`, and are called by this thread. `number`: gets the number of the checkpoint;
+ * may be NULL. The state of vCPUs and devices is the caller's to save, while they are stopped.
+ *
+ * Rounds of pagetrail_guest_collect() are apart from this: neither takes pages from the other.
+ *
+ * PAGETRAIL_STATUS_STORE: the store is damaged, in use by another process, or fails. REFUSED:
+ * `stop` has failed. On failure the next checkpoint has what this one lacks. BUSY, FORKED. Any
+ * thread.
+ */
+pagetrail_status pagetrail_guest_save(pagetrail_guest *guest,
+                                      const char *store,
+                                      uint32_t copies_ahead,
+                                      int (*stop)(void*),
+                                      void (*resume)(void*),
+                                      void *context,
+                                      uint64_t *number);
+
+/**
+ * Ends the tracking.
+ *
+ * `guest`: must not be used afterwards, nor what was collected last. NULL does nothing.
+ *
+ * PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. One thread,
+ * once.
+ */
+pagetrail_status pagetrail_guest_free(pagetrail_guest *guest);
+
+/**
+ * Fills the memory of a guest from a checkpoint as it is touched, and meanwhile all the rest, by a
+ * thread of the library. The guest may run at once.
+ *
+ * `regions`, `count`: its memory, which nobody has touched yet, registered for missing pages
+ * (UFFDIO_REGISTER_MODE_MISSING) at `userfaultfd`, whose descriptor is duplicated. It does not
+ * block, and has the kernel's faults, too. `store`, `number`: the checkpoint; 0 is the newest.
+ * `restore`: gets it, to be freed by pagetrail_guest_restore_free(); NULL on failure.
+ *
+ * PAGETRAIL_STATUS_STORE: the store is damaged, or has no such checkpoint. INVALID_ARGUMENT: the
+ * checkpoint has no such regions. Any thread.
+ */
+pagetrail_status pagetrail_guest_restore(const pagetrail_guest_region *regions,
+                                         size_t count,
+                                         int userfaultfd,
+                                         const char *store,
+                                         uint64_t number,
+                                         pagetrail_guest_restoring **restore);
+
+/**
+ * Waits until all of the guest's memory is there.
+ *
+ * PAGETRAIL_STATUS_STORE, SYSTEM: what kept pages from coming; who touches them waits. BUSY,
+ * FORKED. Any thread.
+ */
+pagetrail_status pagetrail_guest_restore_wait(pagetrail_guest_restoring *restore);
+
+/**
+ * Ends a restore. Pages that are missing stay missing: who touches them waits for ever.
+ *
+ * `restore`: must not be used afterwards. NULL does nothing.
+ *
+ * PAGETRAIL_STATUS_BUSY: another thread is inside a call on it; then it is not freed. One thread,
+ * once.
+ */
+pagetrail_status pagetrail_guest_restore_free(pagetrail_guest_restoring *restore);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -5,6 +5,7 @@ use crate::text::Text;
 use pagetrail::Error;
 use pagetrail_checkpoint::Error as StoreError;
 use pagetrail_restore::Error as RestoreError;
+use pagetrail_vmm::Error as GuestError;
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::c_char;
@@ -64,6 +65,16 @@ pub(crate) enum Failure {
     Library(Error),
     Store(StoreError),
     Restore(RestoreError),
+    Guest(GuestError),
+}
+
+impl From<GuestError> for Failure {
+    fn from(error: GuestError) -> Self {
+        match error {
+            GuestError::Store(error) => error.into(),
+            error => Self::Guest(error),
+        }
+    }
 }
 
 impl From<Error> for Failure {
@@ -98,6 +109,7 @@ impl fmt::Display for Failure {
             Self::Library(error) => error.fmt(f),
             Self::Store(error) => error.fmt(f),
             Self::Restore(error) => error.fmt(f),
+            Self::Guest(error) => error.fmt(f),
         }
     }
 }
@@ -130,6 +142,11 @@ impl Failure {
                 RestoreError::NoPrivilege { .. } => Status::Permission,
                 RestoreError::Step { .. } => Status::System,
                 _ => Status::Refused,
+            },
+            Self::Guest(error) => match error {
+                GuestError::Region { .. } => Status::InvalidArgument,
+                GuestError::Refused(_) => Status::Refused,
+                _ => Status::System,
             },
         }
     }

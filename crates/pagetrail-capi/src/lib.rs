@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 pub mod failure;
+pub mod guest;
 mod handle;
 mod heap;
 pub mod kept;

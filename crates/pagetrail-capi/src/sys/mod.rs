@@ -16,6 +16,7 @@
 pub mod arena;
 pub mod checkpointer;
 pub mod general;
+pub mod guest;
 pub mod overhead;
 pub mod restore;
 pub mod round;

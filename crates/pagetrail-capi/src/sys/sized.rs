@@ -21,6 +21,8 @@ pub(crate) unsafe trait Plain: Copy {}
 unsafe impl Plain for crate::types::Options {}
 // SAFETY: every field of `CheckpointerOptions` is a number or a raw pointer.
 unsafe impl Plain for crate::types::CheckpointerOptions {}
+// SAFETY: every field of `GuestOptions` is a number or a raw pointer.
+unsafe impl Plain for crate::guest::GuestOptions {}
 
 /// Reads a struct of `size` bytes; fields that the caller does not know are zero.
 pub(crate) fn read<T: Plain>(from: *const T, size: usize) -> Result<T, Failure> {

@@ -93,6 +93,14 @@ const PROGRAMS: &[Program] = &[
         not: &[],
     },
     Program {
+        path: "tests/guests",
+        arguments: &[],
+        not: &[(
+            Mode::Valgrind,
+            "valgrind does not know that a system call fills the memory of userfaultfd(2)",
+        )],
+    },
+    Program {
         path: "tests/restores",
         arguments: &[],
         not: &[

@@ -12,6 +12,7 @@ const SOURCES: &[&str] = &[
     "types",
     "handle",
     "kept",
+    "guest",
     "sys/general",
     "sys/watch",
     "sys/round",
@@ -22,6 +23,7 @@ const SOURCES: &[&str] = &[
     "sys/snapshot",
     "sys/restore",
     "sys/arena",
+    "sys/guest",
 ];
 
 /// The crate of the C interface.
