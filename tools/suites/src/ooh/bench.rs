@@ -2,7 +2,9 @@
 //! the log, soft-dirty bits, `PAGEMAP_SCAN` and userfaultfd side by side, and its clock advances by
 //! a nanosecond for each instruction, so that times are numbers of instructions.
 
+use std::io::Write;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -17,6 +19,8 @@ use super::{Guests, SERIES};
 use crate::{checkpointer, collector};
 
 const RECORDING: &str = "ooh_guest.json";
+/// Of each part: one processor is emulated, with each of its stores.
+const TIMEOUT: Duration = Duration::from_secs(4 * 3600);
 /// Memory of Listing 1.
 const SIZES: [&str; 2] = ["1M", "10M"];
 /// Techniques of the paper, and the newer ones of the kernel.
@@ -35,6 +39,7 @@ pub fn run(repo: &Repo, only: &[String]) -> Result<()> {
     let wants = |part: &str| only.is_empty() || only.iter().any(|only| only == part);
     let mut guests = Guests::open(repo, SERIES[0])?;
     guests.machine.counted = true;
+    guests.machine.timeout = TIMEOUT;
     if wants("listing1") {
         let command = Product::Command.build(repo, Profile::Release)?;
         let this = std::env::current_exe()?.display().to_string();
@@ -108,7 +113,8 @@ fn output(guests: &Guests, command: Vec<String>) -> Result<Vec<u8>> {
     let what = command.join(" ");
     let end = guests.run(command, &mut |bytes| {
         output.extend_from_slice(bytes);
-        Ok(())
+        // It takes long, and what is there stays if a later part fails.
+        std::io::stderr().write_all(bytes)
     })?;
     let said = String::from_utf8_lossy(&output);
     ensure!(end == End::Exited(0), "{what}: {end:?}: {said}");
