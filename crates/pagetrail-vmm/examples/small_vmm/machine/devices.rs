@@ -12,6 +12,8 @@ use vm_superio::{Serial, Trigger};
 
 const COM1: u16 = 0x3f8;
 const COM1_IRQ: u32 = 4;
+/// Where the registers of a PC's clock are read.
+const CLOCK: u16 = 0x71;
 /// A register of 32 bits outside of memory. A write of the number of a page has the page filled
 /// with a number, of which there is a new one each time; a read returns the last one.
 ///
@@ -209,6 +211,9 @@ impl Devices {
         data.fill(0xff);
         match (port, data) {
             (COM1.., [byte]) if port - COM1 < 8 => *byte = self.serial.read((port - COM1) as u8),
+            // No clock, and so none that is just being set: Linux before 7 would wait for it with
+            // 65,000 reads, which in emulation is half a minute.
+            (CLOCK, [byte]) => *byte = 0,
             _ => {}
         }
     }

@@ -128,6 +128,7 @@ impl Monitor {
             flags: KVM_PIT_SPEAKER_DUMMY,
             ..Default::default()
         })?;
+        sys::tick_on(&vm)?;
         sys::plug(&vm, &memory)?;
         let vcpu = vm.create_vcpu(0)?;
         vcpu.set_cpuid2(&cpuid(&kvm)?)?;

@@ -8,8 +8,8 @@
 use super::Outcome;
 use kvm_bindings::{
     kvm_clock_data, kvm_debugregs, kvm_irqchip, kvm_lapic_state, kvm_mp_state, kvm_msr_entry,
-    kvm_pit_state2, kvm_regs, kvm_sregs, kvm_userspace_memory_region, kvm_vcpu_events, kvm_xcrs,
-    kvm_xsave,
+    kvm_pit_state2, kvm_regs, kvm_reinject_control, kvm_sregs, kvm_userspace_memory_region,
+    kvm_vcpu_events, kvm_xcrs, kvm_xsave,
 };
 use kvm_ioctls::{VcpuFd, VmFd};
 use pagetrail_vmm::{DeviceMemory, Region};
@@ -112,6 +112,21 @@ pub(crate) fn plug(vm: &VmFd, memory: &Memory) -> Outcome<()> {
     };
     // SAFETY: the mapping has these bytes, and the caller drops the virtual machine before it.
     Ok(unsafe { vm.set_user_memory_region(region) }?)
+}
+
+/// Has the timer interrupt at each of its ticks, whether the last one was acknowledged or not.
+///
+/// Otherwise KVM waits for the acknowledgement, and if that is lost, while the guest sets its
+/// interrupt controllers up, no tick comes any more: Linux 6.12 stood still in two of three boots.
+pub(crate) fn tick_on(vm: &VmFd) -> Outcome<()> {
+    /// `_IO(KVMIO, 0x71)`.
+    const KVM_REINJECT_CONTROL: libc::Ioctl = 0xae71;
+    let control = kvm_reinject_control::default();
+    // SAFETY: the kernel reads a `kvm_reinject_control`, which `control` is.
+    match unsafe { libc::ioctl(vm.as_raw_fd(), KVM_REINJECT_CONTROL, &raw const control) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
 }
 
 /// Sets the state of the floating-point unit.
