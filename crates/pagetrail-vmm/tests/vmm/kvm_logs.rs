@@ -266,6 +266,44 @@ fn page_modification_logging_is_what_kvm_uses() {
     assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "Y");
 }
 
+/// What a log costs the guest: without the processor's, KVM write-protects, and the first write to a
+/// page in each round is an exit.
+#[test]
+fn a_page_costs_an_exit_in_each_round_unless_the_processor_logs() {
+    const PAGES: u64 = 400;
+    let pml = std::fs::read_to_string("/sys/module/kvm_intel/parameters/pml");
+    let is_logged = pml.is_ok_and(|pml| pml.trim() == "Y");
+    for how in HOW {
+        let Some(mut guest) = guest(how) else {
+            continue;
+        };
+        if statistic(&guest, "exits").is_none() {
+            return pagetrail_skips::not_here("KVM shows no counts in debugfs");
+        }
+        let page = pagetrail::page_size();
+        let (tracker, consumer, _) = tracked(&guest, Start::Now);
+        let mut written = |guest: &mut Guest| {
+            let before = statistic(guest, "exits").unwrap();
+            let drain = || tracker.drain().unwrap();
+            guest.write(page, PAGES as u32, page as u32, 7, drain);
+            statistic(guest, "exits").unwrap() - before
+        };
+        let first = written(&mut guest);
+        consumer.collect().unwrap().commit();
+        let again = written(&mut guest);
+        let found = consumer.collect().unwrap().dirty().count();
+        println!(
+            "{how:?}: {PAGES} pages took {first} exits, and {again} in the round after, in which \
+             {found} are dirty; the processor logs: {is_logged}"
+        );
+        assert!(found >= PAGES);
+        match is_logged {
+            true => assert!(again < PAGES / 2, "{again}"),
+            false => assert!(again >= PAGES, "{again}"),
+        }
+    }
+}
+
 /// What KVM has mapped ahead of the guest costs it no fault.
 #[test]
 fn memory_that_is_mapped_ahead_costs_the_guest_no_fault() {

@@ -37,37 +37,49 @@ const TECHNIQUES: [&str; 6] = [
 pub fn run(repo: &Repo, only: &[String]) -> Result<()> {
     let mut recording = recorded(repo)?;
     let wants = |part: &str| only.is_empty() || only.iter().any(|only| only == part);
+    let parts = parts(repo, &wants)?;
     let mut guests = Guests::open(repo, SERIES[0])?;
     guests.machine.counted = true;
     guests.machine.timeout = TIMEOUT;
-    if wants("listing1") {
-        let command = Product::Command.build(repo, Profile::Release)?;
-        let this = std::env::current_exe()?.display().to_string();
-        let verb = "measure-listing1-logs".to_owned();
-        let rows = lines(&output(
-            &guests,
-            vec![this, verb, command.display().to_string()],
-        )?)?;
-        recording["kernel"] = rows[0]["kernel"].clone();
-        recording["listing1"] = rows;
-    }
-    if wants("collector") {
-        recording["collector"] = lines(&output(&guests, collector::logs::prepare(repo)?)?)?;
-    }
-    if wants("checkpointer") {
-        let (command, modules) = checkpointer::measured_by_logs(repo)?;
+    for (part, command, modules) in parts {
         guests.machine.modules = modules.iter().map(|&name| name.to_owned()).collect();
-        recording["checkpointer"] = lines(&output(&guests, command)?)?;
+        recording[part] = lines(&output(&guests, command)?)?;
     }
-    if wants("engines") {
-        let (command, modules) = checkpointer::engines_by_logs(repo)?;
-        guests.machine.modules = modules.iter().map(|&name| name.to_owned()).collect();
-        recording["engines"] = lines(&output(&guests, command)?)?;
+    if let Some(kernel) = recording["listing1"][0].get("kernel") {
+        recording["kernel"] = kernel.clone();
     }
     let text = format!("{recording:#}\n");
     println!("{text}");
     let command = "cargo xtask bench ooh";
     recordings::keep(repo, RECORDING, text.as_bytes(), Place::Guest, command)
+}
+
+/// A part of the recording, the command that measures it in a guest, and the kernel modules that it
+/// needs there.
+type Part = (&'static str, Vec<String>, &'static [&'static str]);
+
+/// Builds what the parts need, before a guest is taken that others may wait for.
+fn parts(repo: &Repo, wants: &impl Fn(&str) -> bool) -> Result<Vec<Part>> {
+    let mut parts: Vec<Part> = Vec::new();
+    if wants("engines") {
+        let (command, modules) = checkpointer::engines_by_logs(repo)?;
+        parts.push(("engines", command, modules));
+    }
+    if wants("checkpointer") {
+        let (command, modules) = checkpointer::measured_by_logs(repo)?;
+        parts.push(("checkpointer", command, modules));
+    }
+    if wants("collector") {
+        parts.push(("collector", collector::logs::prepare(repo)?, &[]));
+    }
+    if wants("listing1") {
+        let measured = Product::Command.build(repo, Profile::Release)?;
+        let this = std::env::current_exe()?.display().to_string();
+        let verb = "measure-listing1-logs".to_owned();
+        let command = vec![this, verb, measured.display().to_string()];
+        parts.push(("listing1", command, &[]));
+    }
+    Ok(parts)
 }
 
 /// In such a guest: Listing 1 by each technique and size, one line of JSON for each of its results,
