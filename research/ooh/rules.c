@@ -575,6 +575,23 @@ static void bursts(const char *name, unsigned mode, unsigned long entries) {
         rule(text, ring && !missing && lost == ROUNDS && !interrupts);
 }
 
+/* A tracker that collects nothing for long: its ring fills up, which it is told, and what comes after that is whole. */
+static void nobody_reads(const char *name, unsigned mode) {
+    struct log log;
+    char *area = memory();
+    int begun = begin(&log, getpid(), mode);
+    /* Every other page, so that no two of them are one entry. */
+    for (__u64 i = 0; begun && i <= log.session.entries; i++)
+        begun = !madvise(area + i * 2 % PAGES * PAGE, PAGE, MADV_DONTNEED);
+    begun = begun && !ioctl(log.fd, OOH_COLLECT, &log.round);
+    int is_told = log.round.flags & OOH_LOST && log.round.end - log.round.first <= log.session.entries;
+    *(volatile char *)(area + PAGE) = 2;
+    int is_whole = has(&log, area + PAGE) && !(log.round.flags & OOH_LOST);
+    rule(name, begun && is_told && is_whole);
+    end(&log);
+    munmap(area, (size_t)PAGES * PAGE);
+}
+
 int main(void) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     struct ooh_info found = info();
@@ -598,6 +615,8 @@ int main(void) {
     bursts("EPML", OOH_EPML, 1024);
     bursts("SPML", OOH_SPML_OWNED, 1024);
     bursts("EPML", OOH_EPML, 256);
+    nobody_reads("EPML: a ring that nobody reads says that it was full", OOH_EPML);
+    nobody_reads("SPML: a ring that nobody reads says that it was full", OOH_SPML_OWNED);
     rings_are_private();
     logs_end();
     wrong_calls();

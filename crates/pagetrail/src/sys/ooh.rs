@@ -41,6 +41,15 @@ pub(crate) struct Info {
 }
 
 impl Info {
+    #[cfg(test)]
+    pub(crate) fn of(version: u32, modes: u32) -> Self {
+        Self {
+            version,
+            modes,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn has(&self, log: Log) -> bool {
         self.modes & log as u32 != 0
     }

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::proc::status::memory_id;
 use crate::region::Region;
-use crate::sys::ooh::{Device, Entry, Log, Session, VERSION};
+use crate::sys::ooh::{Device, Entry, Info, Log, Session, VERSION};
 use crate::sys::pagemap::{Pagemap, Vector};
 use crate::types::Technique;
 use rustix::io::Errno;
@@ -58,15 +58,26 @@ pub(crate) fn device(technique: Technique) -> Result<Device, String> {
     let info = device
         .info()
         .map_err(|errno| format!("/dev/ooh does not answer as its module does: {errno}"))?;
-    if info.version != VERSION {
-        let found = info.version;
-        return Err(format!(
-            "the module of /dev/ooh has version {found}, and version {VERSION} is needed: build both from one release"
-        ));
+    match refusal(&info, technique) {
+        None => Ok(device),
+        Some(reason) => Err(reason),
     }
-    match info.has(log(technique)) {
-        true => Ok(device),
-        false => Err("the module of /dev/ooh has found no log: neither the processor nor the hypervisor has one".into()),
+}
+
+/// Why the module's log is none for the technique.
+fn refusal(info: &Info, technique: Technique) -> Option<String> {
+    let found = info.version;
+    let any = [Log::Virtual, Log::Frames, Log::Owned];
+    if found != VERSION {
+        Some(format!(
+            "the module of /dev/ooh has version {found}, and version {VERSION} is needed: build both from one release"
+        ))
+    } else if info.has(log(technique)) {
+        None
+    } else if any.into_iter().any(|log| info.has(log)) {
+        Some("the log of /dev/ooh is of the other kind: a hypervisor's, for spml, or a processor's, for epml".into())
+    } else {
+        Some("the module of /dev/ooh has found no log: neither the processor nor the hypervisor has one".into())
     }
 }
 
@@ -212,5 +223,40 @@ mod tests {
         let entry = 1 << 63 | 1 << 61 | 1 << 55 | 0x1234;
         assert_eq!(frame(entry), Some(0x1234 * page_size()));
         assert_eq!(frame(1 << 62 | 0x1234), None);
+    }
+
+    const ALL: [Technique; 3] = [Technique::Epml, Technique::Spml, Technique::SpmlSearch];
+
+    #[test]
+    fn a_module_that_does_not_fit_is_refused_with_the_reason() {
+        let none = Info::of(VERSION, 0);
+        let (hypervisor, both) = (Info::of(VERSION, 2 | 4), Info::of(VERSION, 1 | 2 | 4));
+        for technique in ALL {
+            let other = refusal(&Info::of(VERSION + 1, 7), technique).unwrap();
+            assert!(other.contains("has version 2, and version 1 is needed"));
+            assert!(refusal(&none, technique).unwrap().contains("no log"));
+            assert_eq!(refusal(&both, technique), None);
+        }
+        let epml = refusal(&hypervisor, Technique::Epml).unwrap();
+        assert!(epml.contains("of the other kind"), "{epml}");
+        assert_eq!(refusal(&hypervisor, Technique::Spml), None);
+        assert_eq!(refusal(&hypervisor, Technique::SpmlSearch), None);
+    }
+
+    /// Where the module is not, a log that is asked for by name is refused, and `auto` tracks.
+    #[test]
+    fn without_the_module_auto_goes_on() {
+        if std::path::Path::new("/dev/ooh").exists() {
+            return;
+        }
+        let buffer = vec![1u8; 1 << 16];
+        let target = || crate::Target::ranges(crate::pages_of(&buffer));
+        for technique in ALL {
+            let builder = crate::Watch::builder().target(target());
+            let error = builder.technique(technique).start().unwrap_err();
+            assert!(error.to_string().contains("no /dev/ooh"), "{error}");
+        }
+        let auto = crate::Watch::builder().target(target()).start().unwrap();
+        assert!(!ALL.contains(&auto.technique()));
     }
 }
