@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /* The one program of a guest whose hypervisor shares its log (the small monitor of pagetrail-vmm, with GuestLog): it
- * loads the module, tracks itself by SPML, and holds each round against what it wrote, and against what the monitor's
- * device wrote for it. Lines `step N` say that all was as it should be, a line that begins with WRONG that it was not.
+ * loads the module, tracks itself by SPML, and holds each round against what it wrote, and what the monitor's device
+ * wrote for it. Lines `step N` say that all was as it should be, a line that begins with WRONG that it was not.
  *
  * With the word `hostile` it scribbles on the log's registers and rings, rings its doorbell and writes to ports instead,
  * while trackers come and go; it prints `step N` in between.
@@ -177,8 +177,8 @@ static void work(void) {
         /* A second tracker has rounds of its own, and takes nothing from the first. */
         if (number % 3 == 0 && ioctl(other, OOH_COLLECT, &round)) wrong("the other's OOH_COLLECT", 0);
         if (number % STEPS_PER_LINE) continue;
-        printf("log: %lu rounds, %lu lost, %lu pages, %lu others of this memory, %lu elsewhere\n", counts.rounds, counts.lost,
-               counts.pages, counts.extra, counts.others);
+        printf("log: %lu rounds, %lu lost, %lu pages, %lu others of this memory, %lu elsewhere\n", counts.rounds,
+               counts.lost, counts.pages, counts.extra, counts.others);
         printf("step %lu\n", number);
         fflush(stdout);
     }
@@ -251,9 +251,9 @@ int main(int count, char **arguments) {
     without_a_log(NOWHERE);
     without_a_log(0x1000000);
     load_module(LOG);
-    if (count > 1 && !strcmp(arguments[1], "hostile"))
-        hostile();
-    else
-        work();
+    /* Among words of the kernel's that it does not know. */
+    for (int i = 1; i < count; i++)
+        if (!strcmp(arguments[i], "hostile")) hostile();
+    work();
     return 0;
 }
