@@ -575,7 +575,7 @@ static void bursts(const char *name, unsigned mode, unsigned long entries) {
         rule(text, ring && !missing && lost == ROUNDS && !interrupts);
 }
 
-/* A tracker that collects nothing for long: its ring fills up, which it is told, and what comes after that is whole. */
+/* A tracker that collects nothing for long: its ring fills up, which it learns, and what comes after that is whole. */
 static void nobody_reads(const char *name, unsigned mode) {
     struct log log;
     char *area = memory();
@@ -584,10 +584,10 @@ static void nobody_reads(const char *name, unsigned mode) {
     for (__u64 i = 0; begun && i <= log.session.entries; i++)
         begun = !madvise(area + i * 2 % PAGES * PAGE, PAGE, MADV_DONTNEED);
     begun = begun && !ioctl(log.fd, OOH_COLLECT, &log.round);
-    int is_told = log.round.flags & OOH_LOST && log.round.end - log.round.first <= log.session.entries;
+    int is_said = log.round.flags & OOH_LOST && log.round.end - log.round.first <= log.session.entries;
     *(volatile char *)(area + PAGE) = 2;
     int is_whole = has(&log, area + PAGE) && !(log.round.flags & OOH_LOST);
-    rule(name, begun && is_told && is_whole);
+    rule(name, begun && is_said && is_whole);
     end(&log);
     munmap(area, (size_t)PAGES * PAGE);
 }

@@ -749,7 +749,7 @@ typedef struct {
      */
     size_t vcpu_count;
     /**
-     * The length of a vCPU's ring in bytes, as KVM_ENABLE_CAP was told.
+     * The length of a vCPU's ring in bytes, as KVM_ENABLE_CAP has it.
      */
     uint32_t ring_bytes;
     /**

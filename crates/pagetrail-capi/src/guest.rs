@@ -104,7 +104,7 @@ pub struct GuestOptions {
     pub vcpu_fds: *const i32,
     /// How many vCPUs.
     pub vcpu_count: usize,
-    /// The length of a vCPU's ring in bytes, as KVM_ENABLE_CAP was told.
+    /// The length of a vCPU's ring in bytes, as KVM_ENABLE_CAP has it.
     pub ring_bytes: u32,
     /// Zero.
     pub reserved: u32,

@@ -69,7 +69,7 @@ static void rounds(void)
     OK(pagetrail_guest_drain(guest));
     high[3 * page] = 1;
     OK(pagetrail_guest_wrote(guest, HIGH + 3 * page, 1));
-    /* Nobody's memory, and no end. */
+    /* Where no memory is, and without an end. */
     OK(pagetrail_guest_wrote(guest, HIGH / 2, UINT64_MAX));
     collected(guest, 1, &ranges);
     OK(pagetrail_guest_give_back(guest));

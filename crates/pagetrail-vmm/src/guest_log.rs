@@ -122,8 +122,8 @@ impl GuestLog {
         })
     }
 
-    /// Shares what a tracker finds. Without one, a guest that asks is told that any page may have
-    /// been written.
+    /// Shares what a tracker finds. Without one, the answer to a guest that asks is that any page
+    /// may have been written.
     pub fn share(&mut self, tracker: Option<&Tracker>) {
         self.tracker = tracker.cloned();
         for slot in &mut self.slots {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* The device of device.h: an ivshmem device of QEMU's, whose memory the emulated log writes to, or memory at a place
- * that the hypervisor has told (the parameter `at`), which it fills when it is asked to. */
+ * that the hypervisor has chosen (the parameter `at`), which it fills when it is asked to. */
 #include <linux/interrupt.h>
 #include <linux/io.h>
 #include <linux/ioport.h>

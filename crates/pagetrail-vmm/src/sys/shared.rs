@@ -18,7 +18,7 @@ pub(crate) struct SharedWords {
 
 // SAFETY: the value owns its mapping, whose words are atomics.
 unsafe impl Send for SharedWords {}
-// SAFETY: as above.
+// SAFETY: the pointer is to a mapping that this value owns, and whose words are atomics.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {

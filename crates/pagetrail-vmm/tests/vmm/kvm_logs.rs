@@ -266,9 +266,10 @@ fn page_modification_logging_is_what_kvm_uses() {
     assert_eq!(std::fs::read_to_string(path).unwrap().trim(), "Y");
 }
 
-/// What a log costs the guest: without the processor's, KVM write-protects, and the first write to a
-/// page in each round is an exit.
+/// What a log costs the guest: without the processor's, KVM write-protects, and the first write to
+/// a page in each round is an exit.
 #[test]
+#[expect(clippy::print_stdout, reason = "the counts are in the book")]
 fn a_page_costs_an_exit_in_each_round_unless_the_processor_logs() {
     const PAGES: u64 = 400;
     let pml = std::fs::read_to_string("/sys/module/kvm_intel/parameters/pml");
@@ -282,7 +283,7 @@ fn a_page_costs_an_exit_in_each_round_unless_the_processor_logs() {
         }
         let page = pagetrail::page_size();
         let (tracker, consumer, _) = tracked(&guest, Start::Now);
-        let mut written = |guest: &mut Guest| {
+        let written = |guest: &mut Guest| {
             let before = statistic(guest, "exits").unwrap();
             let drain = || tracker.drain().unwrap();
             guest.write(page, PAGES as u32, page as u32, 7, drain);

@@ -5,6 +5,10 @@
 //! got anything, and that the monitor has all pages, too. Besides what `linux.rs` needs there is
 //! the module, compiled for the guest's kernel (`PAGETRAIL_GUEST_MODULE`), and the program:
 //! `cargo xtask ooh` has both.
+#![expect(
+    clippy::print_stdout,
+    reason = "what the guest has counted is in the book"
+)]
 
 use crate::linux::{Replica, contents, on_demand, steps, until_it_goes_on, while_it_runs};
 use crate::small_vmm::{Console, Memory, Monitor, Software, State};
@@ -115,7 +119,7 @@ fn a_guest_has_its_own_log_beside_the_snapshots() {
     let Some(mut monitor) = booted("") else {
         return;
     };
-    // Without a log, a kernel boots in half the time; the guest is told that it may miss pages.
+    // Without a log, a kernel boots in half the time; the guest learns that it may miss pages.
     while_it_runs(&mut monitor, None, |guest| {
         until_it_goes_on(guest, 0, || {});
     });

@@ -60,7 +60,7 @@ fn pages_that_devices_log_are_dirty_once() {
     }
 }
 
-/// Devices count in pages, and log each time; the monitor copies what it is told. In the end its
+/// Devices count in pages, and log each time; the monitor copies what they log. In the end its
 /// copy is what they wrote.
 #[test]
 fn nothing_is_lost_while_devices_write() {
