@@ -33,11 +33,13 @@ pub fn run(repo: &Repo) -> Result<bool> {
     let output = cargo.stderr(std::process::Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the tests do not build");
     let messages = String::from_utf8(output.stdout)?;
-    let program = messages.lines().filter_map(|line| {
+    let mut programs = messages.lines().filter_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         message["executable"].as_str().map(str::to_owned)
     });
-    let built = program.last().context("cargo has not built the tests")?;
+    let built = programs
+        .next_back()
+        .context("cargo has not built the tests")?;
     // Whatever builds the package's tests replaces it by one that needs libraries.
     let kept = repo.target.join("vmm-bochs");
     fs::copy(&built, &kept).with_context(|| built.clone())?;
