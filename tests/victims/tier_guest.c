@@ -2,6 +2,7 @@
  * tier_guest small|huge MIB PORT AGENT. PORT is a serial port, by which it is given orders, one byte each:
  *
  *   0, 1, 2  the hot set is this one from now on
+ *   a        all memory is hot from now on
  *   i        no page is touched until the next order
  *   c        all memory is checked: "fine PASSES", or "wrong" and what, after which it ends with 1
  *   r        as c, then the program ends with 3
@@ -11,7 +12,7 @@
  * are in guest-physical pages from FRAME on; and "ready". Of small pages, every fourth of the first third is in hot set 0, of the second
  * third in hot set 1, and so on; of huge ones, the second eighth of memory is hot set 0, the third hot set 1, and so on. In each pass the
  * first word of each page of the hot set is read, which must be the number of passes of its set, and written; every other page has a
- * stamp. */
+ * stamp, which is read where all memory is hot. */
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -23,7 +24,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, HUGE_PAGES = 512, STEP = 4, PART = 8, SETS = 3 };
+enum { PAGE = 4096, HUGE_PAGES = 512, STEP = 4, PART = 8, SETS = 3, ALL = SETS };
 
 static int huge, port;
 static long pages;
@@ -74,12 +75,14 @@ static void check(void) {
 
 static void pass(int set) {
     for (long page = 0; page < pages; page++) {
-        if (set_of(page) != set) continue;
+        int own = set_of(page);
+        if (set != ALL && own != set) continue;
         volatile uint32_t *at = word(page);
-        if (*at != passes[set]) wrong(page);
-        *at = passes[set] + 1;
+        if (*at != (own < 0 ? stamp(page) : passes[own])) wrong(page);
+        if (own >= 0) *at = passes[own] + 1;
     }
-    passes[set]++;
+    for (int own = 0; own < SETS; own++)
+        if (set == ALL || own == set) passes[own]++;
 }
 
 static int say_where(void) {
@@ -131,6 +134,9 @@ int main(int argc, char **argv) {
         if (order == 'i') {
             set = -1;
             say("idle\n");
+        } else if (order == 'a') {
+            set = ALL;
+            say("all hot\n");
         } else if (order >= '0' && order < '0' + SETS) {
             char line[] = "hot 0\n";
             set = order - '0';

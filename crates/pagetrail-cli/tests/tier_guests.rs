@@ -42,6 +42,11 @@ const FAST_HUGE: u64 = 80 * MIB;
 const FAST_SMALL: u64 = 128 * MIB;
 /// The share of such a guest where it is watched from outside.
 const FAST_WITHOUT_AGENT: u64 = 64 * MIB;
+/// The share of a guest in small pages that lends and borrows: its program alone has more, and its
+/// kernel uses less than what it keeps of it.
+const FAST_LENT: u64 = 40 * MIB;
+/// Of such a share a guest that borrows must have so much more, which is half of what it may have.
+const BORROWED_MIN: u64 = 5 * MIB;
 /// In huge pages at least, of a guest whose memory they are for.
 const HUGE_MIN: u64 = 96 * MIB;
 /// A guest touches more than this as it boots: what is not in fast memory must be on the slow node.
@@ -228,6 +233,42 @@ impl Scene {
         }
     }
 
+    /// Waits until guests whose programs use all their memory have more of fast memory than their
+    /// shares, at the expense of those that are idle; or their shares, where nobody is idle.
+    fn until_lent(&self, step: &str, guests: &[(&Inner, bool)]) {
+        let all: u64 = self.guests.iter().map(|(_, share)| share).sum();
+        let none_is_idle = guests.iter().all(|(_, busy)| *busy);
+        let is_so = |fast: u64, busy: bool| match busy {
+            true if none_is_idle => fast.abs_diff(FAST_LENT) <= SLACK,
+            true => (FAST_LENT + BORROWED_MIN..=FAST_LENT * 5 / 4 + SLACK).contains(&fast),
+            false => fast <= FAST_LENT * 3 / 4 + SLACK,
+        };
+        let mut seen = Vec::new();
+        self.until(step, || {
+            let on_nodes = guests.iter().map(|(guest, _)| guest.on_nodes());
+            seen = on_nodes.collect();
+            let mib = seen.iter().map(|nodes| nodes.map(|bytes| bytes / MIB));
+            println!("  MiB on either node: {:?}", mib.collect::<Vec<_>>());
+            let fast: u64 = seen.iter().map(|[fast, _]| fast).sum();
+            let mut each = guests.iter().zip(&seen);
+            fast <= all + SLACK && each.all(|((_, busy), [fast, _])| is_so(*fast, *busy))
+        });
+        for ((guest, busy), [fast, slow]) in guests.iter().zip(seen) {
+            let process = self.process(guest.name);
+            write_figure(&json!({
+                "test": self.name,
+                "step": step,
+                "guest": guest.name,
+                "source": process["source"],
+                "windows": process["windows"],
+                "busy": busy,
+                "share_bytes": FAST_LENT,
+                "fast_bytes": fast,
+                "slow_bytes": slow,
+            }));
+        }
+    }
+
     /// Notes what is so after a step; `before` has windows, and the part of the hot set that was in
     /// fast memory. Seconds are those of an emulator: windows are what counts.
     fn note(&self, step: &str, guest: &Inner, set: u64, seen: &Seen, before: (u64, f64)) {
@@ -252,14 +293,19 @@ impl Scene {
             "demoted_bytes": process["demoted_bytes"],
             "not_moved": process["not_moved"],
         });
-        println!("  {line}");
-        if let Some(shared) = shared() {
-            let file = fs::File::options()
-                .append(true)
-                .create(true)
-                .open(shared.join("figures"));
-            writeln!(file.expect("a file"), "{line}").expect("it can be written");
-        }
+        write_figure(&line);
+    }
+}
+
+/// Keeps what was noted, if the guest around the tests shares a directory.
+fn write_figure(line: &Value) {
+    println!("  {line}");
+    if let Some(shared) = shared() {
+        let file = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(shared.join("figures"));
+        writeln!(file.expect("a file"), "{line}").expect("it can be written");
     }
 }
 
@@ -308,8 +354,16 @@ fn what_an_agent_calls_cold_moves() {
     scene.until_tiered("tiered", &[(&guest, 0)]);
     let source = |scene: &Scene| scene.process("agent")["source"].clone();
     scene.until("by its agent", || source(&scene) == "agent (accesses)");
+    let before = number(&scene.process("agent")["windows"]);
     hot(&mut guest, 1);
     scene.until_tiered("tiered after the hot set has moved", &[(&guest, 1)]);
+    // By the agent's word alone: a guest that is watched from outside for a while counts anew.
+    let process = scene.process("agent");
+    assert_eq!(process["source"], "agent (accesses)", "{process:#}");
+    assert!(number(&process["windows"]) > before, "{process:#}");
+    for moved in ["promoted_bytes", "demoted_bytes"] {
+        assert!(number(&process[moved]) > 0, "{process:#}");
+    }
     assert_eq!(guest.order(b'k'), "killed");
     scene.until("watched from outside", || source(&scene) == "access-scan");
     // Which is seen to need less.
@@ -353,6 +407,44 @@ fn a_hot_set_moves_within_huge_pages() {
     assert!(guest.in_huge_pages() >= HUGE_MIN, "huge pages were split");
     stop(daemon);
     stays(&mut guest);
+}
+
+/// Four guests in a pool, in small pages: those that are idle lend fast memory to those that use
+/// more than their share, and have it again once they use it themselves.
+#[test]
+fn idle_guests_lend_fast_memory() {
+    let Some(files) = files() else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut guests = ["first", "second", "third", "fourth"].map(|name| {
+        let plan = Plan {
+            huge: false,
+            ..plan(name, None)
+        };
+        Inner::start(&files, directory.path(), &plan)
+    });
+    guests.each_mut().map(Inner::wait);
+    let mut scene = Scene::new(directory, "lending", true);
+    scene.configure(&guests.each_ref().map(|guest| (guest, FAST_LENT)));
+    let daemon = scene.daemon();
+    for (busy, step) in [
+        ([true, false, false, false], "one borrows from three"),
+        (
+            [false, true, true, false],
+            "two borrow, one of them a lender before",
+        ),
+        ([true; 4], "all have their shares again"),
+    ] {
+        for (guest, busy) in guests.iter_mut().zip(busy) {
+            guest.use_all(busy);
+        }
+        let states: Vec<(&Inner, bool)> = guests.iter().zip(busy).collect();
+        scene.until_lent(step, &states);
+    }
+    guests.each_mut().map(Inner::check);
+    stop(daemon);
+    guests.each_mut().map(stays);
 }
 
 /// Three guests in a pool, one in small pages with an agent and two in huge ones. The daemon is

@@ -148,6 +148,16 @@ impl Inner {
         self.memory = self.guest_memory();
     }
 
+    /// Has the guest's program use all its memory, or none.
+    pub(crate) fn use_all(&mut self, all: bool) {
+        let (order, answer) = if all {
+            (b'a', "all hot")
+        } else {
+            (b'i', "idle")
+        };
+        assert_eq!(self.order(order), answer);
+    }
+
     /// Gives the guest's program an order, and returns its answer.
     pub(crate) fn order(&mut self, order: u8) -> String {
         self.orders.write_all(&[order]).expect("the guest runs");
