@@ -18,6 +18,7 @@ mod policy;
 #[cfg(feature = "test-equipment")]
 pub mod simulate;
 pub mod source;
+mod steps;
 mod sys;
 mod tier_loop;
 

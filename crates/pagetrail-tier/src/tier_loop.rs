@@ -13,11 +13,12 @@ use crate::error::Result;
 use crate::mover::{Mover, Outcome, Reason};
 use crate::policy::clock::Clock;
 use crate::policy::histogram::Histogram;
-use crate::policy::plan::{Plan, Unit};
+use crate::policy::plan::Plan;
 use crate::policy::settings::{Settings, SettingsError};
 use crate::policy::table::Place;
 use crate::policy::{Demand, Policy, Usage};
 use crate::source::{Source, SourceInfo};
+use crate::steps::Steps;
 
 /// The options of a [`TierLoop`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -328,22 +329,48 @@ impl TierLoop {
         report.cut = plan.cut;
         let began = Instant::now();
         let timeout = self.timeout.unwrap_or(Duration::from_secs(3600));
-        let demoted = self.mover.carry_out(&plan.demote, Place::Slow, timeout);
-        report.demoted_bytes = self.note(&demoted, Place::Slow, report);
-        // Limited to the room left, since demotions may have failed.
-        let mut room = self.capacity.saturating_sub(self.policy.usage().fast);
-        let fits = plan.promote.iter().take_while(|unit| {
-            let fits = unit.bytes <= room;
-            room = room.saturating_sub(unit.bytes);
-            fits
-        });
-        let fits: Vec<Unit> = fits.copied().collect();
-        let left = timeout.saturating_sub(began.elapsed());
-        let promoted = self.mover.carry_out(&fits, Place::Fast, left);
-        report.promoted_bytes = self.note(&promoted, Place::Fast, report);
-        let without_room = plan.promote.len() - fits.len();
-        if without_room > 0 {
-            *report.failures.entry(Reason::NoRoom).or_default() += without_room as u64;
+        let mut moved = Vec::new();
+        let mut without_room = 0;
+        let mut not_tried = 0;
+        let mut steps = Steps::of(plan);
+        while let Some(step) = steps.next(self.policy.usage().fast, self.capacity) {
+            let left = |began: Instant| timeout.saturating_sub(began.elapsed());
+            if left(began).is_zero() {
+                not_tried += step.demote.len() + step.promote.len() + steps.end();
+                break;
+            }
+            if !step.demote.is_empty() {
+                let demoted = self.mover.carry_out(step.demote, Place::Slow, left(began));
+                report.demoted_bytes += self.note(&demoted, Place::Slow, report);
+                moved.extend(demoted.moved);
+            }
+            // Limited to the room left, since demotions may have failed.
+            let mut room = self.capacity.saturating_sub(self.policy.usage().fast);
+            let fits = step.promote.iter().take_while(|unit| {
+                let fits = unit.bytes <= room;
+                room = room.saturating_sub(unit.bytes);
+                fits
+            });
+            let fits = &step.promote[..fits.count()];
+            without_room += step.promote.len() - fits.len();
+            if fits.is_empty() {
+                continue;
+            }
+            let promoted = self.mover.carry_out(fits, Place::Fast, left(began));
+            report.promoted_bytes += self.note(&promoted, Place::Fast, report);
+            if promoted.has_no_room() {
+                not_tried += steps.end_promotions();
+            }
+            moved.extend(promoted.moved);
+        }
+        // A dry run moves nothing; that does not count as failure.
+        for (reason, count) in [
+            (Reason::NoRoom, without_room),
+            (Reason::NotTried, not_tried),
+        ] {
+            if count > 0 && !self.mover.is_dry() {
+                *report.failures.entry(reason).or_default() += count as u64;
+            }
         }
         report.moving = began.elapsed();
         if self.mover.is_dry() {
@@ -357,8 +384,8 @@ impl TierLoop {
         for (reason, count) in &report.failures {
             *self.totals.failures.entry(*reason).or_default() += count;
         }
-        let moved = demoted.moved.iter().chain(&promoted.moved);
-        moved
+        let ranges = moved.iter();
+        ranges
             .filter_map(|unit| PageRange::new(unit.address, unit.address + unit.bytes))
             .collect()
     }

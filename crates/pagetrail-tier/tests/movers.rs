@@ -1,8 +1,8 @@
 //! Moving when things go wrong: no room, pages in use, a target that ends in the middle.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagetrail::{Mapped, PageRange, PageSet};
@@ -295,4 +295,78 @@ fn pages_that_refuse_to_leave_keep_their_place_counted() {
     // All but the stuck ones have changed places.
     let hot: Vec<u32> = (200..1000).collect();
     assert!(machine.fast_part(&hot) >= 180.0 / 800.0);
+}
+
+/// Moves as a machine does, but no more than so many pages until it may again.
+struct Tired<M> {
+    mover: M,
+    pages_left: Arc<AtomicUsize>,
+}
+
+impl<M: Mover> Mover for Tired<M> {
+    fn places(&mut self, mapped: &Mapped) -> Result<Vec<pagetrail_tier::Run>, Error> {
+        self.mover.places(mapped)
+    }
+
+    fn carry_out(
+        &mut self,
+        units: &[Unit],
+        to: Place,
+        timeout: Duration,
+    ) -> pagetrail_tier::mover::Outcome {
+        let left = self.pages_left.load(Ordering::SeqCst);
+        let (now, never) = units.split_at(left.min(units.len()));
+        self.pages_left.store(left - now.len(), Ordering::SeqCst);
+        let mut outcome = self.mover.carry_out(now, to, timeout);
+        let not_tried = never.iter().map(|unit| (*unit, Reason::NotTried));
+        outcome.failed.extend(not_tried);
+        outcome
+    }
+}
+
+/// Of a plan for which there is no time in a window, pages are promoted in the same window in which
+/// others make room for them, and fast memory is not left empty.
+#[test]
+fn a_plan_that_takes_long_promotes_while_it_demotes() {
+    const FAST: u64 = 4000;
+    const EACH_WINDOW: usize = 1500;
+    let machine = Machine::new(10_000, FAST as usize);
+    let page = pagetrail::page_size();
+    let options = TierLoopOptions {
+        settings: Settings::default(),
+        capacity: FAST * page,
+        timeout: None,
+    };
+    let pages_left = Arc::new(AtomicUsize::new(0));
+    let mover = Box::new(Tired {
+        mover: machine.mover(),
+        pages_left: pages_left.clone(),
+    });
+    let mut tier_loop =
+        TierLoop::new(Box::new(machine.source(Report::Accesses)), mover, options).unwrap();
+    assert!(tier_loop.begin_period().unwrap());
+    let hot: Vec<u32> = (5000..5000 + FAST as u32).collect();
+    let accesses = pagetrail_tier::simulate::Accesses {
+        reads: (0..10_000)
+            .map(|page| u32::from(hot.contains(&page)))
+            .collect(),
+        writes: vec![0; 10_000],
+    };
+    let mut windows_that_moved = 0;
+    for _ in 0..8 {
+        pages_left.store(EACH_WINDOW, Ordering::SeqCst);
+        machine.touch(&accesses);
+        let report = tier_loop.window().unwrap();
+        assert!(report.usage.fast <= FAST * page, "{report:?}");
+        if report.demoted_bytes > 0 {
+            windows_that_moved += 1;
+            assert!(report.promoted_bytes > 0, "{report:?}");
+            let empty = FAST * page - report.usage.fast;
+            assert!(empty < FAST / 3 * page, "{report:?}");
+        }
+    }
+    assert!(windows_that_moved >= 4, "it took no longer than a window");
+    let failures = &tier_loop.totals().failures;
+    assert!(failures[&Reason::NotTried] > 0, "{failures:?}");
+    assert!(machine.fast_part(&hot) > 0.9);
 }

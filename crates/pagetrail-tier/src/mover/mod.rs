@@ -93,6 +93,15 @@ impl Outcome {
         self.moved.iter().map(|unit| unit.bytes).sum()
     }
 
+    /// Whether fast memory was found full, or is left alone because it was: more is not to be tried
+    /// soon.
+    pub(crate) fn has_no_room(&self) -> bool {
+        let skipped = self.moved.is_empty()
+            && (self.failed.iter()).all(|(_, reason)| *reason == Reason::NotTried);
+        let full = |(_, reason): &(Unit, Reason)| *reason == Reason::NoRoom;
+        skipped || self.failed.iter().any(full)
+    }
+
     /// Units that were not moved, by reason.
     pub fn failures(&self) -> BTreeMap<Reason, u64> {
         let mut counts = BTreeMap::new();

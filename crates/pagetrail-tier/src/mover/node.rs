@@ -101,6 +101,7 @@ pub struct NodeMover<K = System> {
     pid: u32,
     options: NodeOptions,
     kernel: K,
+    pace: Pace,
     /// Number of plans still to be skipped.
     pause: u32,
     /// Number of plans to skip the next time.
@@ -119,6 +120,7 @@ impl<K: Kernel> NodeMover<K> {
     pub fn with_kernel(pid: u32, options: NodeOptions, kernel: K) -> Self {
         Self {
             pid,
+            pace: Pace::new(options.bytes_per_second),
             options,
             kernel,
             pause: 0,
@@ -152,7 +154,7 @@ impl<K: Kernel> NodeMover<K> {
     /// Moves in threads, batch by batch, until all is done, time is over, or there is no room.
     fn in_batches(&self, units: &[Unit], node: u32, timeout: Duration) -> Vec<Option<Reason>> {
         let batches: Vec<&[Unit]> = units.chunks(self.options.batch.max(1)).collect();
-        let pace = Pace::new(self.options.bytes_per_second, timeout, Instant::now());
+        let deadline = Instant::now() + timeout;
         let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let done = Mutex::new(vec![Vec::new(); batches.len()]);
         let work = || {
@@ -162,7 +164,7 @@ impl<K: Kernel> NodeMover<K> {
                     return;
                 };
                 let bytes = batch.iter().map(|unit| unit.bytes).sum();
-                let Some(wait) = pace.wait_for(bytes, Instant::now()) else {
+                let Some(wait) = self.pace.wait_for(bytes, Instant::now(), deadline) else {
                     return;
                 };
                 thread::sleep(wait);

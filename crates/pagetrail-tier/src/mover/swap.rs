@@ -28,7 +28,7 @@ const BATCH: usize = 256;
 pub struct SwapMover {
     pid: u32,
     pidfd: OwnedFd,
-    bytes_per_second: Option<u64>,
+    pace: Pace,
 }
 
 impl SwapMover {
@@ -53,7 +53,7 @@ impl SwapMover {
         Ok(Self {
             pid,
             pidfd,
-            bytes_per_second,
+            pace: Pace::new(bytes_per_second),
         })
     }
 
@@ -126,7 +126,6 @@ impl Mover for SwapMover {
 
     fn carry_out(&mut self, units: &[Unit], to: Place, timeout: Duration) -> Outcome {
         let began = Instant::now();
-        let pace = Pace::new(self.bytes_per_second, timeout, Instant::now());
         let advice = match to {
             Place::Fast => Advice::WillNeed,
             _ => Advice::PageOut,
@@ -136,7 +135,7 @@ impl Mover for SwapMover {
         for batch in units.chunks(BATCH) {
             let bytes = batch.iter().map(|unit| unit.bytes).sum();
             let turn = (!over)
-                .then(|| pace.wait_for(bytes, Instant::now()))
+                .then(|| self.pace.wait_for(bytes, Instant::now(), began + timeout))
                 .flatten();
             let Some(wait) = turn else {
                 over = true;
