@@ -23,7 +23,7 @@ use crate::page_set::{PageRange, PageSet};
 use crate::proc::maps::{self, Maps};
 use crate::region::Region;
 use crate::round::Pending;
-use crate::technique::{ArmError, Armed, OTHERS, Tracker, compare::Compare};
+use crate::technique::{ArmError, Armed, Tracker, compare::Compare};
 use crate::types::{
     Event, PredictionStats, ReportPages, TrackMode, UntrackedPolicy, UntrackedRegion,
 };
@@ -78,9 +78,8 @@ pub(crate) struct Space {
     discards: Discards,
     /// Mappings that have changed since it was last checked whose they are.
     changed: PageSet,
-    /// Whether the target has memory that another tracker has, one of its own, say.
-    has_others: bool,
-    /// How it is asked whether it has, until its mappings change.
+    /// How it is asked whether another tracker, one of the target's own, say, has armed memory by
+    /// now; until the mappings change.
     questions: Option<Questions>,
     /// Whether the armed memory has changed since `discards` last followed it.
     rearranged: bool,
@@ -125,7 +124,6 @@ impl Space {
             read_only_now: None,
             discards,
             changed: PageSet::new(),
-            has_others: false,
             questions: None,
             rearranged: true,
             crowd: maps::crowd(),
@@ -403,7 +401,6 @@ impl Space {
                 self.rearrange();
             }
             Err(ArmError::Untrackable(reason)) => {
-                self.has_others |= reason == OTHERS;
                 self.questions = None;
                 // To track memory that is only read costs nothing by protection, but `compare`
                 // would copy it.

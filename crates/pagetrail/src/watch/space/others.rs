@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
 use crate::round::Pending;
+use crate::technique::OTHERS;
 
 /// How it is checked whose the armed mappings of a target are.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -64,19 +65,24 @@ impl Space {
     pub(super) fn leave_others(&mut self, pending: &mut Pending) -> Result<()> {
         let changed = std::mem::take(&mut self.changed);
         // Ranges of its own the consumer does not map anew for another tracker.
-        let asks = self.within.is_none() && !self.has_others;
+        let asks = self.within.is_none();
         let questions = match self.questions.take() {
             Some(questions) if asks => questions,
             None if asks => self.ask(),
             _ => Questions::default(),
         };
+        // Memory that is known to be others' is in no span, so that this is asked anew each time.
         let mut spans = questions.spans.iter();
-        self.has_others |= spans.any(|span| self.tracker.may_be_others(*span));
+        let mut has_others = spans.any(|span| self.tracker.may_be_others(*span));
+        if !asks {
+            let mut known = self.untracked.iter();
+            has_others = known.any(|untracked| untracked.reason == OTHERS);
+        }
         let mut suspects = questions.single.clone();
-        if self.has_others || !changed.is_empty() {
+        if has_others || !changed.is_empty() {
             let armed = self.armed_mappings().into_iter().map(|armed| armed.range);
             let is_suspect = |range: &PageRange| {
-                self.has_others
+                has_others
                     || changed.intersects(*range)
                     || questions.single.binary_search(range).is_ok()
             };

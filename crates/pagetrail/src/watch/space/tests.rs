@@ -1,5 +1,6 @@
 //! Mappings that change between two steps of [`Space`].
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::*;
@@ -226,4 +227,60 @@ fn private_mappings_side_by_side_are_armed_at_once_or_each_by_itself() {
             assert_eq!((&pending.written, &pending.remapped), (new, new));
         }
     }
+}
+
+/// Says whether somebody else has memory in a span, and counts the mappings that it is asked about.
+struct Foreign {
+    has_others: Arc<AtomicBool>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Tracker for Foreign {
+    fn arm(&mut self, _: &Region) -> std::result::Result<(), ArmError> {
+        Ok(())
+    }
+
+    fn add_populated(&mut self, _: &Region, _: &mut PageSet) -> Result<()> {
+        Ok(())
+    }
+
+    fn forget(&mut self, _: PageRange) {}
+
+    fn is_others(&mut self, _: PageRange) -> bool {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        false
+    }
+
+    fn may_be_others(&mut self, _: PageRange) -> bool {
+        self.has_others.load(Ordering::SeqCst)
+    }
+
+    fn collect(&mut self, _: &[Armed], _: &mut PageSet) -> Result<Collected> {
+        Ok(Collected::default())
+    }
+}
+
+#[test]
+fn each_mapping_is_asked_about_only_while_others_have_memory() {
+    let (has_others, asked) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    let tracker = Foreign {
+        has_others: Arc::clone(&has_others),
+        asked: Arc::clone(&asked),
+    };
+    let config = config(UntrackedPolicy::Report);
+    let mut space = Space::open(None, None, Box::new(tracker), &config).unwrap();
+    space.arm().unwrap();
+    let mut asked_when = |others: bool| {
+        has_others.store(others, Ordering::SeqCst);
+        asked.store(0, Ordering::SeqCst);
+        space.collect(&mut Pending::default()).unwrap();
+        (asked.load(Ordering::SeqCst), space.armed_mappings().len())
+    };
+    // The first may find mappings that have changed.
+    asked_when(false);
+    let (with, all) = asked_when(true);
+    assert!(with * 2 > all, "{with} of {all}");
+    let (without, all) = asked_when(false);
+    // Of a few nothing but a question each tells; others may change meanwhile.
+    assert!(without * 2 < all, "{without} of {all}");
 }
