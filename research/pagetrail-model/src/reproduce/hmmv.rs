@@ -428,8 +428,8 @@ pub fn figure7() -> Result<Table, RunError> {
         name: "Figure 7",
         about: "Programs of table 6 in a machine with huge pages.",
         absent: Some(
-            "the simulator has pages of one size, and no memory mode; that huge pages move as one is a test of \
-             pagetrail-tier on a real kernel",
+            "the simulator has pages of one size; that huge pages move as one, and that guests in huge pages are \
+             tiered, are tests on real kernels, and memory mode is simulated with small pages (tier.json)",
         ),
         rows: rows
             .map(|(what, times)| Row::paper_alone(what, "times", Printed(times)))
@@ -479,10 +479,9 @@ pub fn figure8() -> Result<Table, RunError> {
         ("b, huge pages, islands over memory mode", 1.093),
         ("b, huge pages, pool over memory mode", 1.139),
     ] {
-        rows.push(
-            Row::paper_alone(what, "times", Printed(times))
-                .note("neither NUMA balancing in guests nor memory mode is simulated"),
-        );
+        rows.push(Row::paper_alone(what, "times", Printed(times)).note(
+            "NUMA balancing in guests is not simulated, and memory mode for one program at a time",
+        ));
     }
     Ok(Table {
         name: "Figure 8",
