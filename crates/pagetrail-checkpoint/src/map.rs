@@ -151,6 +151,40 @@ impl PageMap {
         out
     }
 
+    /// The map in which pages of a pack lie at other places; `moves`: from where to where, ascending.
+    pub(crate) fn with_moved(&self, pack: u32, moves: &[(u32, u32)]) -> Self {
+        let mut out = Self::new(self.page_size);
+        let at = |place: u64| moves.partition_point(|(from, _)| u64::from(*from) < place);
+        for run in &self.runs {
+            let moves = match run.source {
+                Source::Stored { pack: of, page } if of == pack => {
+                    &moves[at(page.into())..at(u64::from(page) + run.pages)]
+                }
+                _ => &[],
+            };
+            if moves.is_empty() {
+                out.push(*run);
+                continue;
+            }
+            for n in 0..run.pages {
+                let source = match run.source.plus(n) {
+                    Source::Stored { pack, page } => {
+                        let moved = moves.binary_search_by_key(&page, |(from, _)| *from);
+                        let page = moved.map_or(page, |at| moves[at].1);
+                        Source::Stored { pack, page }
+                    }
+                    other => other,
+                };
+                out.push(Run {
+                    start: run.start + n * self.page_size,
+                    pages: 1,
+                    source,
+                });
+            }
+        }
+        out
+    }
+
     /// Everything that it says but [`Source::Absent`].
     pub(crate) fn without_absent(&self) -> Self {
         let mut out = Self::new(self.page_size);

@@ -83,6 +83,12 @@ impl<T> InOrder<T> {
         Some(result)
     }
 
+    /// For a thread that goes before its time, by an error or a panic: it must not be waited for.
+    /// Who is done forgets this.
+    pub(crate) fn leaving(&self) -> Leaving<'_, T> {
+        Leaving(self)
+    }
+
     pub(crate) fn into_inner(self) -> T {
         let inside = self.inside.into_inner();
         inside.unwrap_or_else(PoisonError::into_inner).value
@@ -92,6 +98,15 @@ impl<T> InOrder<T> {
     pub(crate) fn close(&self) {
         self.inside().closed = true;
         self.changed.notify_all();
+    }
+}
+
+/// Dropped, it lets nobody in any more.
+pub(crate) struct Leaving<'a, T>(&'a InOrder<T>);
+
+impl<T> Drop for Leaving<'_, T> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

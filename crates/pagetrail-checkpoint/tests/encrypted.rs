@@ -5,10 +5,10 @@ mod common;
 #[path = "common/faulty.rs"]
 mod faulty;
 
-use common::{Model, contents};
+use common::{Model, PAGE, contents, range};
 use faulty::{Fault, Faulty};
 use pagetrail_checkpoint::storage::{Encrypted, InMemory, Key, Name, Storage};
-use pagetrail_checkpoint::{Compression, Error, Hash, Label, Store, WriterOptions};
+use pagetrail_checkpoint::{Compression, Description, Error, Hash, Label, Store, WriterOptions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -250,4 +250,38 @@ fn every_damaged_object_is_found_and_repaired_as_others_are() {
     let repaired = writer.repair().unwrap();
     assert!(!repaired.damages.is_empty() && !repaired.lost.is_empty());
     assert!(is_sound());
+}
+
+#[test]
+fn superseded_pages_leave_an_encrypted_store_too() {
+    let mut random = fastrand::Rng::with_seed(3);
+    let encrypted = Encrypted::create(InMemory::new(), &key(1)).unwrap();
+    let store = Store::create_on(Arc::new(encrypted)).unwrap();
+    for compression in [Compression::None, Compression::Lz4] {
+        let mut writer = store
+            .writer(WriterOptions {
+                compression,
+                ..WriterOptions::default()
+            })
+            .unwrap();
+        let mut model = Model::default();
+        model.map(0, 200);
+        let mut draft = writer.draft(PAGE as u32);
+        for step in [1, 2, 3] {
+            for page in (0..200).step_by(step) {
+                model.write(page, contents(random.u64(..)));
+                let range = range(page, page + 1);
+                draft.put(&[range], &model.read(range)).unwrap();
+            }
+        }
+        let manifest = draft
+            .publish(Description {
+                mappings: model.mappings(),
+                ..Description::default()
+            })
+            .unwrap();
+        assert_eq!(manifest.cost.stored_pages, 200, "{compression:?}");
+        model.assert_is(&mut store.image(manifest.number).unwrap());
+    }
+    assert!(store.verify().unwrap().is_sound());
 }

@@ -2,13 +2,18 @@
 //! store, and nothing else is lost by that.
 
 mod common;
+#[path = "common/faulty.rs"]
+mod faulty;
 
 use common::{PAGE, range, store};
+use faulty::{Fault, Faulty};
 use pagetrail::{PageRange, PageSet, Permissions};
+use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{
-    Compression, Description, Draft, Image, Manifest, Mapping, Writer, WriterOptions,
+    Compression, Description, Draft, Error, Image, Manifest, Mapping, Store, Writer, WriterOptions,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const PAGES: u64 = 160;
 
@@ -124,29 +129,112 @@ fn whatever_is_put_again_the_last_counts() {
     }
 }
 
-#[test]
-fn what_was_superseded_takes_no_room() {
+/// Pages, of which every other one is put again, three times.
+fn rounds(compress: bool) -> Vec<BTreeMap<u64, Vec<u8>>> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut page = || {
-        let mut page = vec![0; PAGE as usize];
-        random.fill(&mut page);
+        let mut page = vec![random.u8(1..); PAGE as usize];
+        let random_bytes = if compress { 64 } else { PAGE as usize };
+        random.fill(&mut page[..random_bytes]);
         page
     };
-    for compression in [Compression::None, Compression::Lz4] {
+    let first: BTreeMap<_, _> = (0..PAGES).map(|at| (at, page())).collect();
+    let again = (0..3).map(|_| (0..PAGES).step_by(2).map(|at| (at, page())).collect());
+    std::iter::once(first).chain(again).collect()
+}
+
+fn oracle_of(rounds: &[BTreeMap<u64, Vec<u8>>]) -> BTreeMap<u64, Vec<u8>> {
+    let mut oracle = rounds[0].clone();
+    oracle.extend(rounds[3].clone());
+    oracle
+}
+
+#[test]
+fn what_was_superseded_takes_no_room() {
+    let compressions = [Compression::None, Compression::Lz4];
+    for (compression, compress) in compressions.map(|c| [(c, false), (c, true)]).concat() {
         let options = WriterOptions {
             compression,
             ..WriterOptions::default()
         };
         let (_, store, mut writer) = store(options);
-        let first: BTreeMap<_, _> = (0..PAGES).map(|at| (at, page())).collect();
-        let again = (0..3).map(|_| (0..PAGES).step_by(2).map(|at| (at, page())).collect());
-        let rounds: Vec<_> = std::iter::once(first).chain(again).collect();
+        let rounds = rounds(compress);
         let manifest = publish(&mut writer, &rounds);
-        assert_eq!(manifest.cost.stored_pages, PAGES);
-        let mut oracle = rounds[0].clone();
-        oracle.extend(rounds[3].clone());
-        assert_is(&mut store.image(manifest.number).unwrap(), &oracle, 1);
+        assert_eq!(manifest.cost.stored_pages, PAGES, "{compression:?}");
+        assert_is(
+            &mut store.image(manifest.number).unwrap(),
+            &oracle_of(&rounds),
+            1,
+        );
         let pages: PageSet = store.image(manifest.number).unwrap().pages();
         assert_eq!(pages.page_count(), PAGES);
+        // What is stored is found by its contents, wherever it came to lie.
+        let again = publish(&mut writer, &[oracle_of(&rounds)]);
+        assert_eq!(again.cost.stored_pages, 0, "{compression:?}");
     }
+}
+
+#[test]
+fn pages_whose_mapping_went_take_no_room() {
+    let (_, store, mut writer) = store(WriterOptions::default());
+    let rounds = rounds(true);
+    let mut draft = writer.draft(PAGE as u32);
+    put(&mut draft, &rounds[0]);
+    let mut half = description();
+    half.mappings[0].range = range(PAGES / 2, PAGES);
+    let manifest = draft.publish(half).unwrap();
+    assert_eq!(manifest.cost.stored_pages, PAGES / 2);
+    let mut image = store.image(manifest.number).unwrap();
+    for (page, contents) in rounds[0].range(PAGES / 2..) {
+        let mut read = vec![1; PAGE as usize];
+        image.read(range(*page, page + 1), &mut read).unwrap();
+        assert!(read == *contents, "page {page}");
+    }
+}
+
+/// Takes a checkpoint of pages most of which are superseded, with a fault at a step; gives the
+/// number of steps.
+fn supersede(memory: &InMemory, at: u64, fault: Fault) -> (u64, Result<Manifest, Error>) {
+    let faulty = Faulty::new(memory.clone(), at, fault);
+    let steps = faulty.steps();
+    let taken = (|| {
+        let store = Store::create_on(Arc::new(faulty))?;
+        let mut writer = store.writer(WriterOptions::default())?;
+        let mut draft = writer.draft(PAGE as u32);
+        for pages in rounds(true) {
+            let ranges: Vec<PageRange> = pages.keys().map(|page| range(*page, page + 1)).collect();
+            draft.put(
+                &ranges,
+                &pages.values().flatten().copied().collect::<Vec<_>>(),
+            )?;
+        }
+        draft.publish(description())
+    })();
+    (steps(), taken)
+}
+
+#[test]
+fn a_fault_at_any_step_leaves_all_or_nothing() {
+    let (steps, taken) = supersede(&InMemory::new(), u64::MAX, Fault::Once);
+    assert_eq!(taken.unwrap().cost.stored_pages, PAGES);
+    let oracle = oracle_of(&rounds(true));
+    let mut uncompacted = 0;
+    for at in 0..steps {
+        for fault in [Fault::Once, Fault::FromThen] {
+            let memory = InMemory::new();
+            let (_, taken) = supersede(&memory, at, fault);
+            let Ok(store) = Store::on(Arc::new(memory)) else {
+                assert!(taken.is_err(), "{fault:?} at {at}");
+                continue;
+            };
+            let verified = store.verify().unwrap();
+            assert!(verified.is_sound(), "{fault:?} at {at}");
+            if let Ok(manifest) = taken {
+                assert_is(&mut store.image(manifest.number).unwrap(), &oracle, at);
+                uncompacted += u32::from(manifest.cost.stored_pages > PAGES);
+            }
+        }
+    }
+    // A full disk is no reason to have no checkpoint: what is superseded stays then.
+    assert!(uncompacted > 0);
 }

@@ -5,6 +5,8 @@
 //! that has it; [`Frames`] writes what was packed, in the same order. A page that is neither
 //! compressed nor cut off at the end of its parcel is never copied.
 
+mod compact;
+
 use super::codec::{Compression, RAW};
 use super::index::{Frame, HEADER_BYTES, Index};
 use super::pack::END;
@@ -53,6 +55,7 @@ pub(crate) struct Parcel<'a> {
 }
 
 /// Frames as they are to be written.
+#[derive(Default)]
 pub(crate) struct Packed<'a> {
     frames: Vec<Frame>,
     head: Vec<u8>,

@@ -430,6 +430,16 @@ struct SpooledDraft {
     bucket: Bucket,
 }
 
+impl Object for SpooledDraft {
+    fn bytes(&self) -> u64 {
+        self.file.metadata().map_or(0, |metadata| metadata.len())
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+}
+
 impl Draft for SpooledDraft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)
@@ -441,6 +451,10 @@ impl Draft for SpooledDraft {
 
     fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, offset)
+    }
+
+    fn written(&self) -> Option<&dyn Object> {
+        Some(self)
     }
 
     fn publish(mut self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {

@@ -251,7 +251,7 @@ impl Storage for Directory {
         loop {
             let number = self.drafts.fetch_add(1, Ordering::Relaxed);
             let name = format!("{}-{number}", std::process::id());
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             let file = match openat(&drafts, name.as_str(), flags, Mode::RUSR | Mode::WUSR) {
                 // Somebody's, a directory say, that no writer removes.
                 Err(Errno::EXIST) => continue,
@@ -348,6 +348,16 @@ impl FileDraft {
     }
 }
 
+impl Object for FileDraft {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buffer, offset)
+    }
+}
+
 impl Draft for FileDraft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
@@ -364,6 +374,10 @@ impl Draft for FileDraft {
 
     fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, offset)
+    }
+
+    fn written(&self) -> Option<&dyn Object> {
+        Some(self)
     }
 
     fn publish(mut self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {

@@ -93,18 +93,31 @@ impl Object for Bytes {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let from = usize::try_from(offset).unwrap_or(usize::MAX);
-        let part = from
-            .checked_add(buffer.len())
-            .and_then(|to| self.0.get(from..to));
-        buffer.copy_from_slice(part.ok_or(ErrorKind::UnexpectedEof)?);
-        Ok(())
+        read(&self.0, offset, buffer)
     }
+}
+
+fn read(bytes: &[u8], offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let from = usize::try_from(offset).unwrap_or(usize::MAX);
+    let to = from.checked_add(buffer.len());
+    let part = to.and_then(|to| bytes.get(from..to));
+    buffer.copy_from_slice(part.ok_or(ErrorKind::UnexpectedEof)?);
+    Ok(())
 }
 
 struct MemoryDraft {
     bytes: Vec<u8>,
     objects: Arc<Mutex<Objects>>,
+}
+
+impl Object for MemoryDraft {
+    fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        read(&self.bytes, offset, buffer)
+    }
 }
 
 impl Draft for MemoryDraft {
@@ -124,6 +137,10 @@ impl Draft for MemoryDraft {
             .and_then(|to| self.bytes.get_mut(from..to));
         part.ok_or(ErrorKind::InvalidInput)?.copy_from_slice(bytes);
         Ok(())
+    }
+
+    fn written(&self) -> Option<&dyn Object> {
+        Some(self)
     }
 
     fn publish(self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {

@@ -214,7 +214,7 @@ pub trait Object: Send + Sync {
 }
 
 /// An object that is being written.
-pub trait Draft: Send {
+pub trait Draft: Send + Sync {
     /// Appends.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 
@@ -231,6 +231,11 @@ pub trait Draft: Send {
     fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let _ = (offset, bytes);
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// What was written so far, where that can be read before it is published.
+    fn written(&self) -> Option<&dyn Object> {
+        None
     }
 
     /// Gives it its name. When this returns it survives a loss of power.

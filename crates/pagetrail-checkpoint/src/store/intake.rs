@@ -10,11 +10,10 @@ use super::known::Known;
 use super::writer::Draft;
 use crate::error::{Error, Result};
 use crate::format::pack_writer::{Frames, Gather, Parcel};
-use crate::format::patch::FIRST_PATCH;
 use crate::hash::Hash;
 use crate::map::{PageMap, Run, Source};
 use crate::parallel::{InOrder, on_threads};
-use pagetrail::{PageRange, PageSet};
+use pagetrail::PageRange;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -66,36 +65,6 @@ impl Draft<'_> {
         })
     }
 
-    /// The places in the pack of pages that have been put again since, or are put now: nothing
-    /// needs what is there, if it lies there as it is.
-    fn superseded(&self, chunks: &[Vec<PageRange>]) -> BTreeSet<u32> {
-        let Self { pack, staged, .. } = self;
-        let mut ranges = chunks.iter().flatten();
-        // Most batches are of pages that come for the first time.
-        if !pack.frames.can_rewrite() || !ranges.any(|range| staged.within(*range).next().is_some())
-        {
-            return BTreeSet::new();
-        }
-        let replaced: PageSet = chunks.iter().flatten().copied().collect();
-        let kept = staged.restricted(&staged.addresses().difference(&replaced));
-        let number = self.writer.known.next();
-        let mut is_free = vec![true; pack.gather.pages.len()];
-        for run in kept.runs() {
-            if let Source::Stored { pack, page } = run.source
-                && pack == number
-                && page < FIRST_PATCH
-            {
-                let from = page as usize;
-                is_free[from..from + run.pages as usize].fill(false);
-            }
-        }
-        let places = (0..).zip(is_free).filter(|(_, is_free)| *is_free);
-        let places = places.map(|(place, _)| place);
-        places
-            .filter(|place| pack.frames.is_plain(*place, pack.packing))
-            .collect()
-    }
-
     /// Puts chunks of pages, no page twice. `contents` fills the buffer with those of the chunk
     /// numbered, or says where they are; several threads call it.
     pub(crate) fn put_each<'c>(
@@ -118,7 +87,7 @@ impl Draft<'_> {
         let next = AtomicUsize::new(0);
         on_threads(chunks.len(), 2, || -> Result<()> {
             let mut buffer = Vec::new();
-            let leaving = Leaving(&lookup, &frames);
+            let leaving = (lookup.leaving(), frames.leaving());
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(ranges) = chunks.get(at) else {
@@ -151,16 +120,6 @@ impl Draft<'_> {
         runs.into_iter().for_each(|run| batch.push(run));
         self.staged.overlay(&batch);
         Ok(())
-    }
-}
-
-/// A thread that goes before its time, by an error or a panic, must not be waited for.
-struct Leaving<'a, A, B>(&'a InOrder<A>, &'a InOrder<B>);
-
-impl<A, B> Drop for Leaving<'_, A, B> {
-    fn drop(&mut self) {
-        self.0.close();
-        self.1.close();
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod places;
 pub(crate) mod prune;
 pub(crate) mod repair;
 pub(crate) mod retention;
+mod superseded;
 pub(crate) mod survey;
 pub(crate) mod touches;
 pub(crate) mod verify;

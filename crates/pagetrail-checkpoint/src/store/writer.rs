@@ -340,14 +340,6 @@ impl Draft<'_> {
     pub fn publish(mut self, description: Description) -> Result<Manifest> {
         let place = self.writer.store.storage().place();
         let failed = || Error::io(format!("cannot write to {place}"));
-        let mut stored_bytes = 0;
-        let mut cost = description.cost;
-        let storage = self.writer.store.storage();
-        if let Some(index) = self.pack.publish(storage).map_err(failed())? {
-            stored_bytes += index.file_bytes();
-            cost.stored_pages = index.page_count() as u64;
-            self.writer.known.add(index);
-        }
         let saved: PageSet = description
             .mappings
             .iter()
@@ -363,6 +355,15 @@ impl Draft<'_> {
             None => (PageMap::new(self.page_size.into()), None),
         };
         let changes = staged.changes_from(&old);
+        let changes = self.compact(changes).map_err(failed())?;
+        let mut stored_bytes = 0;
+        let mut cost = description.cost;
+        let storage = self.writer.store.storage();
+        if let Some(index) = self.pack.publish(storage).map_err(failed())? {
+            stored_bytes += index.file_bytes();
+            cost.stored_pages = index.page_count() as u64;
+            self.writer.known.add(index);
+        }
         let whole = old.overlaid(&changes).without_absent();
         let mut packs = Vec::new();
         let map = super::renumbered(&changes, &self.writer.known.packs, &mut packs);

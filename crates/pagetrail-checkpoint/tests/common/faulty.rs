@@ -155,6 +155,10 @@ impl Draft for FaultyDraft {
         self.inner.rewrite(offset, bytes)
     }
 
+    fn written(&self) -> Option<&dyn Object> {
+        self.inner.written()
+    }
+
     fn publish(self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {
         self.plan.step(|| ())?;
         self.inner.publish(name, how)

@@ -90,6 +90,22 @@ impl Sealer {
     }
 }
 
+/// The contents of a sealed chunk, which ends with its tag.
+fn open_chunk(
+    cipher: &ChaCha20Poly1305,
+    nonce: Nonce,
+    with: &[u8],
+    mut sealed: Vec<u8>,
+) -> io::Result<Vec<u8>> {
+    let length = sealed.len() - TAG;
+    let tag = Tag::try_from(&sealed[length..]).map_err(io::Error::other)?;
+    sealed.truncate(length);
+    let opened = cipher.decrypt_inout_detached(&nonce, with, (&mut sealed[..]).into(), &tag);
+    let reason = "it has changed, or is encrypted by another key";
+    opened.map_err(|_| io::Error::new(ErrorKind::InvalidData, reason))?;
+    Ok(sealed)
+}
+
 /// An encrypted object that is being written.
 pub(super) struct SealedDraft {
     pub(super) sealer: Sealer,
@@ -97,10 +113,56 @@ pub(super) struct SealedDraft {
     pub(super) keys: StoreKeys,
 }
 
+impl SealedDraft {
+    /// The contents of a chunk that has been given out.
+    fn chunk(&self, number: u64) -> io::Result<Vec<u8>> {
+        let inner = self.inner.written().ok_or(ErrorKind::Unsupported)?;
+        let mut sealed = vec![0; SEALED];
+        let offset = HEADER_BYTES as u64 + number * SEALED as u64;
+        inner.read_at(offset, &mut sealed)?;
+        open_chunk(&self.sealer.cipher, nonce(number, false), b"", sealed)
+    }
+}
+
+impl Object for SealedDraft {
+    fn bytes(&self) -> u64 {
+        self.sealer.chunks * CHUNK as u64 + self.sealer.rest.len() as u64
+    }
+
+    fn read_at(&self, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+        let end = offset.checked_add(buffer.len() as u64);
+        if end.is_none_or(|end| end > self.bytes()) {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        while !buffer.is_empty() {
+            let number = offset / CHUNK as u64;
+            let within = (offset % CHUNK as u64) as usize;
+            let opened;
+            let chunk = match number < self.sealer.chunks {
+                true => {
+                    opened = self.chunk(number)?;
+                    &opened
+                }
+                false => &self.sealer.rest,
+            };
+            let count = buffer.len().min(chunk.len() - within);
+            let (now, later) = buffer.split_at_mut(count);
+            now.copy_from_slice(&chunk[within..within + count]);
+            buffer = later;
+            offset += count as u64;
+        }
+        Ok(())
+    }
+}
+
 impl Draft for SealedDraft {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         let inner = &mut self.inner;
         self.sealer.push(bytes, |chunk| inner.write(chunk))
+    }
+
+    fn written(&self) -> Option<&dyn Object> {
+        self.inner.written().map(|_| self as &dyn Object)
     }
 
     fn publish(self: Box<Self>, name: Name, how: Publish) -> io::Result<()> {
@@ -180,18 +242,8 @@ impl SealedObject {
         let mut sealed = vec![0; length as usize + TAG];
         let offset = self.from + HEADER_BYTES as u64 + number * SEALED as u64;
         self.inner.read_at(offset, &mut sealed)?;
-        let tag = Tag::try_from(&sealed[length as usize..]).map_err(io::Error::other)?;
-        sealed.truncate(length as usize);
         let with: &[u8] = if is_last { &self.name } else { b"" };
-        let opened = self.cipher.decrypt_inout_detached(
-            &nonce(number, is_last),
-            with,
-            (&mut sealed[..]).into(),
-            &tag,
-        );
-        let reason = "it has changed, or is encrypted by another key";
-        opened.map_err(|_| io::Error::new(ErrorKind::InvalidData, reason))?;
-        Ok(sealed)
+        open_chunk(&self.cipher, nonce(number, is_last), with, sealed)
     }
 }
 
