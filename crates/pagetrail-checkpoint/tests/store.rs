@@ -8,9 +8,10 @@ mod faulty;
 use common::{Model, PAGE, contents, range, store};
 use faulty::{Fault, Faulty};
 use pagetrail::{PageRange, PageSet};
-use pagetrail_checkpoint::storage::{Directory, InMemory, Name, Storage};
+use pagetrail_checkpoint::storage::{self, Directory, InMemory, Name, Object, Storage};
 use pagetrail_checkpoint::{Compression, Error, Store, WorldWritable, WriterOptions};
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 
@@ -359,9 +360,52 @@ fn of_pages_that_changed_in_parts_the_parts_are_stored() {
     }
 }
 
-#[test]
-fn bytes_that_changed_unsaid_are_found_by_verifying() {
-    let (_, store, mut writer) = store(WriterOptions::default());
+/// A storage that takes long to read.
+#[derive(Debug)]
+struct Far(InMemory);
+
+impl Storage for Far {
+    fn place(&self) -> String {
+        self.0.place()
+    }
+
+    fn names(&self) -> io::Result<Vec<Name>> {
+        self.0.names()
+    }
+
+    fn open(&self, name: Name) -> io::Result<Box<dyn Object>> {
+        self.0.open(name)
+    }
+
+    fn create(&self) -> io::Result<Box<dyn storage::Draft>> {
+        self.0.create()
+    }
+
+    fn remove(&self, name: Name) -> io::Result<()> {
+        self.0.remove(name)
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Send>>> {
+        self.0.lock()
+    }
+
+    fn is_near(&self) -> bool {
+        false
+    }
+
+    fn set_aside(&self, name: Name) -> io::Result<()> {
+        self.0.set_aside(name)
+    }
+
+    fn sweep(&self) -> io::Result<()> {
+        self.0.sweep()
+    }
+}
+
+/// Two checkpoints of pages, of one of which more has changed than is said.
+fn changed_unsaid(storage: Arc<dyn Storage>) -> (Store, Model) {
+    let store = Store::create_on(storage).unwrap();
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
     let mut model = Model::default();
     model.map(0, 4);
     (0..4).for_each(|page| model.write(page, noise(page)));
@@ -373,9 +417,95 @@ fn bytes_that_changed_unsaid_are_found_by_verifying() {
     let said = PageRange::new(2 * PAGE + 96, 2 * PAGE + 112).unwrap();
     model.changed.insert(said);
     model.checkpoint(&mut writer).unwrap();
+    (store, model)
+}
+
+#[test]
+fn bytes_that_changed_unsaid_are_found_by_verifying_where_reading_takes_long() {
+    let (store, _) = changed_unsaid(Arc::new(Far(InMemory::new())));
     let found = store.verify().unwrap();
     assert_eq!(found.damages.len(), 1, "{found:?}");
     assert!(found.damages[0].contains("past the end of an object"));
+}
+
+#[test]
+fn bytes_that_changed_unsaid_are_stored_where_the_store_is_near() {
+    let (store, model) = changed_unsaid(Arc::new(InMemory::new()));
+    assert!(store.verify().unwrap().is_sound());
+    model.assert_is(&mut store.newest_image().unwrap());
+}
+
+/// Of what is said to have changed, what has is stored.
+#[test]
+fn of_units_that_changed_what_differs_is_stored() {
+    const PAGES: u64 = 256;
+    let stored = |storage: Arc<dyn Storage>| {
+        let store = Store::create_on(storage).unwrap();
+        let mut writer = store.writer(WriterOptions::default()).unwrap();
+        let mut random = fastrand::Rng::with_seed(9);
+        let mut model = Model::default();
+        model.map(0, PAGES);
+        (0..PAGES).for_each(|page| model.write(page, noise(page)));
+        model.checkpoint(&mut writer).unwrap();
+        let mut bytes = 0;
+        for _ in 0..5 {
+            for page in 0..PAGES {
+                // A record of 64 bytes in each unit of 512.
+                for unit in 0..8 {
+                    let at = unit * 512 + random.usize(0..8) * 64;
+                    let contents = model.pages.get_mut(&page).unwrap();
+                    random.fill(&mut contents[at..at + 64]);
+                }
+                model.changed.insert(range(page, page + 1));
+                model.written.insert(range(page, page + 1));
+            }
+            let cost = model.checkpoint(&mut writer).unwrap().cost;
+            bytes += cost.stored_bytes;
+            model.assert_is(&mut store.newest_image().unwrap());
+        }
+        assert!(store.verify().unwrap().is_sound());
+        bytes / (5 * PAGES)
+    };
+    let (near, far) = (
+        stored(Arc::new(InMemory::new())),
+        stored(Arc::new(Far(InMemory::new()))),
+    );
+    // 512 bytes differ, a hash takes 32, and where they are takes 16.
+    assert!((512..600).contains(&near), "{near}");
+    assert!(far >= PAGE, "{far}");
+}
+
+#[test]
+fn what_cannot_be_read_of_the_last_checkpoint_is_stored_whole() {
+    let memory = InMemory::new();
+    let store = Store::create_on(Arc::new(memory.clone())).unwrap();
+    let mut writer = store.writer(WriterOptions::default()).unwrap();
+    let mut model = Model::default();
+    model.map(0, 4);
+    (0..4).for_each(|page| model.write(page, noise(page)));
+    model.checkpoint(&mut writer).unwrap();
+    let pack = memory
+        .names()
+        .unwrap()
+        .into_iter()
+        .find(|n| matches!(n, Name::Pack(_)));
+    let (pack, at) = (pack.unwrap(), 16 + 2 * PAGE as usize);
+    let mut bytes = memory.get(pack).unwrap();
+    bytes[at] ^= 1;
+    memory.put(pack, bytes);
+    for page in 1..3 {
+        model.pages.get_mut(&page).unwrap()[100] ^= 1;
+        model.written.insert(range(page, page + 1));
+        model.changed.insert(range(page, page + 1));
+    }
+    let cost = model.checkpoint(&mut writer).unwrap().cost;
+    assert!((PAGE..2 * PAGE).contains(&cost.stored_bytes), "{cost:?}");
+    let mut image = store.newest_image().unwrap();
+    let mut page = vec![0; PAGE as usize];
+    for number in 1..3 {
+        image.read(range(number, number + 1), &mut page).unwrap();
+        assert_eq!(page, model.pages[&number]);
+    }
 }
 
 #[test]

@@ -15,9 +15,11 @@ pub struct ProcessOptions {
     /// How much is kept in memory before it is written, in bytes; what is written by the program
     /// while more than that is copied may be stored twice.
     pub buffer_bytes: u64,
-    /// Of a page of a sub-page heap, store only the sub-pages that were written. A program that
-    /// writes past the end of an object into another sub-page of the page makes such an image
-    /// damaged, so it has to be trusted not to; otherwise its pages are stored whole.
+    /// Of a page of a sub-page heap, store only what differs from the last checkpoint. Where the
+    /// storage is not [near](crate::storage::Storage::is_near), the sub-pages that were written are
+    /// stored: a program that writes past the end of an object into another sub-page of the page
+    /// makes such an image damaged, so it has to be trusted not to. Otherwise pages are stored
+    /// whole.
     pub trust_subpages: bool,
     /// Read what was written before a checkpoint once more for the next one: for memory that is
     /// written through pinned pages, see

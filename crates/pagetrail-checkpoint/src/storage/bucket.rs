@@ -336,6 +336,10 @@ impl Storage for Bucket {
         self.taken_over.load(Ordering::Acquire)
     }
 
+    fn is_near(&self) -> bool {
+        false
+    }
+
     fn set_aside(&self, name: Name) -> io::Result<()> {
         self.check_lease()?;
         let from = self.remote.path(&name.to_string());

@@ -152,6 +152,12 @@ pub trait Storage: Send + Sync + fmt::Debug {
         false
     }
 
+    /// Whether objects are read as fast as from a disk of this machine, so that a writer may look at
+    /// what is stored to store less.
+    fn is_near(&self) -> bool {
+        true
+    }
+
     /// Moves an object to where no list has it, for people to look at.
     fn set_aside(&self, name: Name) -> io::Result<()>;
 
@@ -193,6 +199,10 @@ impl<T: Storage + ?Sized> Storage for Arc<T> {
 
     fn may_have_late_writes(&self) -> bool {
         (**self).may_have_late_writes()
+    }
+
+    fn is_near(&self) -> bool {
+        (**self).is_near()
     }
 
     fn set_aside(&self, name: Name) -> io::Result<()> {

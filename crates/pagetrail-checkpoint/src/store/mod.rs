@@ -106,6 +106,11 @@ impl Store {
         Self::on(store.storage)
     }
 
+    /// The same store, for reading that is not shown as progress.
+    fn aside(&self) -> Self {
+        Self::of(Arc::clone(&self.storage))
+    }
+
     fn of(storage: Arc<dyn Storage>) -> Self {
         let progress = Arc::default();
         Self { storage, progress }

@@ -30,6 +30,7 @@ pub(crate) struct Packs {
     numbers: BTreeMap<Hash, u32>,
     /// Frames that were unpacked for some of their pages, the last one last.
     kept: VecDeque<Kept>,
+    kept_bytes: usize,
     stored: Vec<u8>,
 }
 
@@ -79,6 +80,7 @@ impl Packs {
             index_bytes: 0,
             numbers: BTreeMap::new(),
             kept: VecDeque::new(),
+            kept_bytes: KEPT_BYTES,
             stored: Vec::new(),
         };
         for name in names {
@@ -95,8 +97,14 @@ impl Packs {
             index_bytes: self.index_bytes,
             numbers: self.numbers.clone(),
             kept: VecDeque::new(),
+            kept_bytes: KEPT_BYTES,
             stored: Vec::new(),
         }
+    }
+
+    /// Keeps so many bytes of frames that were unpacked for some of their pages.
+    pub(crate) fn keep(&mut self, bytes: usize) {
+        self.kept_bytes = bytes;
     }
 
     fn add(&mut self, name: Hash) -> Result<u32> {
@@ -112,7 +120,8 @@ impl Packs {
         Ok(number)
     }
 
-    fn number(&mut self, name: Hash) -> Result<u32> {
+    /// The number of a pack, which is opened if it was not yet.
+    pub(crate) fn number(&mut self, name: Hash) -> Result<u32> {
         match self.numbers.get(&name) {
             Some(number) => Ok(*number),
             None => self.add(name),
@@ -280,7 +289,7 @@ impl Packs {
         if kept.is_none() {
             let frame_bytes = of.frame_bytes(frame);
             let mut contents = Vec::new();
-            let most = (KEPT_BYTES / frame_bytes.max(1)).clamp(1, KEPT_MOST);
+            let most = (self.kept_bytes / frame_bytes.max(1)).clamp(1, KEPT_MOST);
             while self.kept.len() >= most {
                 contents = self.kept.pop_front().map_or(contents, |old| old.contents);
             }

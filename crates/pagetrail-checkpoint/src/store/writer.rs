@@ -4,6 +4,7 @@
 //! A draft that is dropped, because of a full disk, say, leaves the store as it was. Which pages it
 //! was to hold is for the caller to remember.
 
+use super::changed::Stored;
 use super::known::Known;
 use super::{Store, flatten};
 use crate::error::{Error, Result};
@@ -250,6 +251,7 @@ impl Writer {
             over,
             pack: PackWriter::new(page_size, frame_pages, compression),
             staged: PageMap::new(page_size.into()),
+            stored: None,
         }
     }
 
@@ -299,6 +301,8 @@ pub struct Draft<'writer> {
     pub(super) over: bool,
     pub(super) pack: PackWriter,
     pub(super) staged: PageMap,
+    /// What the store has, for pages of which the changes are put.
+    pub(super) stored: Option<Stored>,
 }
 
 impl Draft<'_> {

@@ -164,6 +164,10 @@ impl<S: Storage> Storage for Encrypted<S> {
         self.inner.may_have_late_writes()
     }
 
+    fn is_near(&self) -> bool {
+        self.inner.is_near()
+    }
+
     fn set_aside(&self, name: Name) -> io::Result<()> {
         self.inner.set_aside(stored_as(&self.keys, name))
     }

@@ -248,8 +248,8 @@ pub(crate) struct TakeArgs {
     /// How to notice writes; auto is the cheapest that works for the process
     #[arg(long, value_name = "TECHNIQUE", default_value = "auto", value_parser = technique_parser())]
     pub(crate) technique: TechniqueChoice,
-    /// Store of pages of a sub-page heap only the sub-pages written; trusts the program not to
-    /// write past its objects
+    /// Store of pages of a sub-page heap only what differs; in an object store the sub-pages
+    /// written, which trusts the program not to write past its objects
     #[arg(long)]
     pub(crate) trust_subpages: bool,
     /// Read what was written before a checkpoint once more for the next one: for memory that is
