@@ -185,6 +185,13 @@ pub trait DirtySource {
         None
     }
 
+    /// Private anonymous memory in which the next collect reports each page that exists at present
+    /// and is discarded meanwhile, as far as that is known. Elsewhere, a page that came after the
+    /// last collect and goes before the next leaves no trace.
+    fn reports_discards_in(&self) -> PageSet {
+        PageSet::new()
+    }
+
     /// Releases a target that is held at its end; see [`State::Exiting`].
     fn release_exit(&mut self);
 

@@ -23,6 +23,8 @@ pub(crate) struct Layout {
     /// Pages of private mappings that this has given out since the last publication, on its own
     /// account.
     given_out: PageSet,
+    /// The part of `given_out` in anonymous memory that was given out last.
+    given_last: PageSet,
     /// Device and inode of the memory of sub-page heaps, which no other process has.
     heaps: BTreeSet<((u32, u32), u64)>,
     build_ids: BuildIds,
@@ -44,6 +46,7 @@ impl Layout {
             addresses: PageSet::new(),
             saved: PageSet::new(),
             given_out: PageSet::new(),
+            given_last: PageSet::new(),
             heaps: BTreeSet::new(),
             build_ids: BuildIds::default(),
         }
@@ -76,6 +79,7 @@ impl Layout {
         remapped: &PageSet,
         aliases: &PageSet,
     ) -> Result<PageSet> {
+        self.given_last.clear();
         if self.regions == regions && remapped.is_empty() {
             return Ok(PageSet::new());
         }
@@ -109,6 +113,9 @@ impl Layout {
             found.union_with(&contents);
             if !region.permissions.shared {
                 self.given_out.union_with(&contents);
+                if region.inode == 0 {
+                    self.given_last.union_with(&contents);
+                }
             }
         }
         let heaps = regions.iter().filter(|region| is_alias(region));
@@ -162,7 +169,7 @@ impl Layout {
     }
 
     /// The pages given out that the process owns no longer, or never did: of anonymous memory, then
-    /// of files.
+    /// of files. What the watch [follows](Self::are_followed) is not looked at.
     ///
     /// A watch begins to follow a page when it sees that it exists. One that came after the watch
     /// was set up, was copied because this found it, and was given back (`madvise(MADV_DONTNEED)`)
@@ -189,6 +196,20 @@ impl Layout {
             }
         }
         Ok((anonymous, of_files))
+    }
+
+    /// Of the pages that the last update gave out, the watch reports those in `followed` when they
+    /// go. To be called before the watch looks again, with what it follows since the look before.
+    pub(crate) fn are_followed(&mut self, followed: &PageSet) {
+        self.given_out = self
+            .given_out
+            .difference(&self.given_last.intersection(followed));
+        self.given_last.clear();
+    }
+
+    /// Whether the last update gave out pages of anonymous memory.
+    pub(crate) fn has_given(&self) -> bool {
+        !self.given_last.is_empty()
     }
 
     /// A checkpoint that has everything is published.

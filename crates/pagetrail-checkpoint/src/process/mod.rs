@@ -443,6 +443,10 @@ impl ProcessCheckpointer {
             .any(|event| matches!(event, Event::Exec { .. }));
         self.costs.count_pages(written.page_count());
         round.commit();
+        if self.layout.has_given() {
+            let followed = self.source.reports_discards_in();
+            self.layout.are_followed(&followed);
+        }
         self.pending.add(&found);
         Ok(found)
     }

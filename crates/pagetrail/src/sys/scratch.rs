@@ -1,6 +1,8 @@
 //! [`Scratch`]: a few pages of anonymous memory to try techniques on.
 
 use crate::page_set::{PageRange, page_size};
+#[cfg(test)]
+use rustix::mm::{Advice, madvise};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 /// A private anonymous mapping of small pages. A page without rights on each side keeps the kernel
@@ -62,6 +64,15 @@ impl Scratch {
         // SAFETY: the addresses are within the mapping, as just asserted, to whose memory no
         // reference exists.
         unsafe { mprotect(start as *mut _, bytes as usize, MprotectFlags::READ) }
+    }
+
+    /// Discards pages: they are zeros from then on.
+    pub(crate) fn discard(&mut self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+        assert!(offset + bytes <= self.range.bytes());
+        let start = self.range.start() + offset;
+        // SAFETY: the addresses are within the mapping, as just asserted, to whose memory no
+        // reference exists.
+        unsafe { madvise(start as *mut _, bytes as usize, Advice::LinuxDontNeed) }
     }
 
     /// Replaces the mapping of a scratch by shared memory.

@@ -195,6 +195,12 @@ pub(crate) trait Tracker: Send {
         Missed::Nothing
     }
 
+    /// Private memory in which the next collect reports a page that the target owns at present and
+    /// discards meanwhile, as far as that is known.
+    fn reports_discards_in(&self) -> Option<&PageSet> {
+        None
+    }
+
     /// Whether the technique treats shared memory differently from private memory, so that a region
     /// must still be what it was when it is armed.
     fn distinguishes_shared(&self) -> bool {

@@ -3,7 +3,6 @@
 use super::Watch;
 use crate::attach::hold::Hold;
 use crate::error::Result;
-#[cfg(all(feature = "attach", target_arch = "x86_64"))]
 use crate::page_set::PageSet;
 use crate::region::Region;
 use crate::round::Round;
@@ -48,6 +47,10 @@ impl DirtySource for Watch {
 
     fn next_collect(&self) -> Option<Instant> {
         Self::next_collect(self)
+    }
+
+    fn reports_discards_in(&self) -> PageSet {
+        self.space.reports_discards_in()
     }
 
     fn release_exit(&mut self) {

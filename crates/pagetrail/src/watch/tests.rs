@@ -3,6 +3,7 @@
 use super::*;
 use crate::error::ErrorKind;
 use crate::page_set::page_size;
+use crate::source::DirtySource;
 use crate::sys::scratch::Scratch;
 use crate::target::Target;
 
@@ -186,4 +187,47 @@ fn mappings_side_by_side_are_tracked_as_each_by_itself() {
         round(&[6, 18, 40]);
         round(&[]);
     }
+}
+
+/// Where a watch says that it reports discards, it reports each page that existed when it said so,
+/// also one that came after the last collect.
+#[test]
+fn discards_are_reported_where_the_watch_says_so() {
+    let (page, pages) = (page_size(), 4096);
+    let mut memory = Scratch::new(pages * page).unwrap();
+    (0..100).for_each(|at| memory.write(at * page, 1));
+    let builder = Watch::builder().target(Target::ranges([memory.range()]));
+    let mut watch = match builder.technique(Technique::PagemapScan).start() {
+        Ok(watch) => watch,
+        Err(error) => {
+            pagetrail_skips::not_here(&error);
+            return;
+        }
+    };
+    let first = memory.range().start();
+    let is_followed =
+        |watch: &Watch, at: u64| watch.reports_discards_in().contains(first + at * page);
+    assert!((0..100).all(|at| is_followed(&watch, at)));
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut followed = 0;
+    for _ in 0..200 {
+        let written: Vec<u64> = (0..random.u64(0..20))
+            .map(|_| random.u64(0..pages))
+            .collect();
+        written.iter().for_each(|at| memory.write(at * page, 2));
+        let expected: Vec<u64> = written
+            .into_iter()
+            .filter(|at| is_followed(&watch, *at))
+            .collect();
+        for at in &expected {
+            memory.discard(at * page, page).unwrap();
+        }
+        let round = watch.collect().unwrap();
+        for at in &expected {
+            assert!(round.dirty().contains(first + at * page), "page {at}");
+        }
+        round.commit();
+        followed += expected.len();
+    }
+    assert!(followed > 1000, "{followed}");
 }

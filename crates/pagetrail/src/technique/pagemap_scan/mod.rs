@@ -140,16 +140,13 @@ const WRITTEN_SMALL: Query = Query {
     ..WRITTEN
 };
 
-/// Selects pages that have a mark of protection. A mapping that was just registered has some only
-/// if a tracker was killed while it handed it over ([`Uffd::hand_over`]): they may be written
-/// without a trace.
-const STALE: Query = Query {
-    write_protect: false,
-    only_registered: false,
-    inverted: Categories::WRITTEN,
-    all_of: Categories::WRITTEN,
-    any_of: Categories::PRESENT.union(Categories::SWAPPED),
-    report: Categories::NONE,
+/// Selects pages that the process owns, and says which have no mark of protection. In a mapping
+/// that was just registered others have one only if a tracker was killed while it handed the mapping
+/// over ([`Uffd::hand_over`]): they may be written without a trace. A marker reads as a page that is
+/// swapped out, and has one.
+const OWNED_WITH_MARKS: Query = Query {
+    report: Categories::WRITTEN,
+    ..OWNED
 };
 
 impl PagemapScan {
@@ -279,13 +276,20 @@ impl PagemapScan {
         range: PageRange,
         failed: impl Fn(Errno) -> ArmError,
     ) -> Result<(), ArmError> {
-        let mut owned = PageSet::new();
-        self.select(range, STALE, &mut owned)?;
-        if !std::mem::take(&mut owned).is_empty() {
+        let (mut owned, mut is_stale) = (PageSet::new(), false);
+        let scanned =
+            self.pagemap
+                .scan_kinds(range, OWNED_WITH_MARKS, &mut self.vector, |pages, kinds| {
+                    owned.insert(pages);
+                    is_stale |= !kinds.contains(Categories::WRITTEN);
+                });
+        scanned.map_err(self.failed("PAGEMAP_SCAN without re-arming"))?;
+        if is_stale {
             self.uffd.release(range).map_err(&failed)?;
+            owned.clear();
+            // Without markers, what reads as swapped out is swapped out.
+            self.select(range, OWNED, &mut owned)?;
         }
-        // `unseen` memory has no markers: what reads as swapped out is swapped out.
-        self.select(range, OWNED, &mut owned)?;
         self.fresh.existed(&owned);
         let tables = blocks(&owned).within(range);
         for part in tables.ranges() {
@@ -348,6 +352,11 @@ impl Tracker for PagemapScan {
 
     fn misses(&self) -> Missed {
         Missed::OfFiles
+    }
+
+    /// An empty entry there has lost its mark, and reads as written on the kernel's short path.
+    fn reports_discards_in(&self) -> Option<&PageSet> {
+        (self.huge_pages == HugePages::Split).then_some(&self.seen)
     }
 
     /// Memory of another userfaultfd that is asynchronous, too, passes `PM_SCAN_CHECK_WPASYNC`, and

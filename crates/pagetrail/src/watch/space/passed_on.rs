@@ -37,6 +37,14 @@ impl Space {
         self.tracker.prepare_for_kernel_write(range);
     }
 
+    /// Private memory in which the next collect reports pages that are discarded meanwhile.
+    pub(crate) fn reports_discards_in(&self) -> PageSet {
+        self.tracker
+            .reports_discards_in()
+            .cloned()
+            .unwrap_or_default()
+    }
+
     /// What the next collect reports.
     pub(crate) fn access_kind(&self) -> AccessKind {
         self.tracker.access_kind()
