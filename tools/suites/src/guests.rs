@@ -217,28 +217,39 @@ impl Suite {
     }
 }
 
-/// Kernels whose guests run one after the other.
+/// Suites whose guests run one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernels {
-    /// The newest, on which most suites run.
+pub enum Part {
+    /// On the newest kernel, on which most suites run.
     Newest,
-    /// All others.
+    /// On the newest kernel, in guests that have guests.
+    Nested,
+    /// On all other kernels.
     Older,
 }
 
-impl Kernels {
+impl Part {
     fn series(self) -> &'static [Series] {
         let newest = SERIES.len() - 1;
         match self {
-            Self::Newest => &SERIES[newest..],
+            Self::Newest | Self::Nested => &SERIES[newest..],
             Self::Older => &SERIES[..newest],
+        }
+    }
+
+    fn has(self, suite: &Suite) -> bool {
+        match self {
+            Self::Newest => !suite.nested,
+            Self::Nested => suite.nested,
+            Self::Older => true,
         }
     }
 }
 
-/// Runs every suite on these kernels. Where there is no guest, the table says so.
-pub fn run(repo: &Repo, kernels: Kernels, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
-    let suites = build(repo)?;
+/// Runs every suite of a part. Where there is no guest, the table says so.
+pub fn run(repo: &Repo, part: Part, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
+    let mut suites = build(repo)?;
+    suites.retain(|suite| part.has(suite));
     if suites.is_empty() {
         return Ok(Outcome::NotHere(format!("cargo built none of {SUITES:?}")));
     }
@@ -247,7 +258,7 @@ pub fn run(repo: &Repo, kernels: Kernels, rows: &Path, tally: &mut Tally) -> Res
     let mut fine = true;
     let mut absent = Vec::new();
     let mut rig = None;
-    for series in kernels.series() {
+    for series in part.series() {
         match run_on(repo, &mut rig, series, &suites, &programs, rows, tally) {
             Ok(passed) => fine &= passed,
             Err(error) if error.is::<NotHere>() => {
