@@ -261,3 +261,88 @@ impl Devices {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvm_ioctls::Kvm;
+    use pagetrail_vmm::{Regions, Start};
+
+    const MEMORY_BYTES: u64 = 1 << 20;
+
+    fn machine() -> Outcome<Arc<VmFd>> {
+        let vm = Kvm::new()?.create_vm()?;
+        vm.create_irq_chip()?;
+        Ok(Arc::new(vm))
+    }
+
+    /// Any access to any port and any address that a guest can make: the monitor goes on, and has
+    /// all that was written to the guest's memory.
+    #[test]
+    fn a_hostile_guest_may_access_what_it_likes() {
+        let vm = match machine() {
+            Ok(vm) => vm,
+            Err(error) => return pagetrail_skips::not_here(format!("no KVM: {error}")),
+        };
+        for seed in 0..20 {
+            let memory = Arc::new(Memory::new(MEMORY_BYTES).unwrap());
+            let writes = OwnWrites::new();
+            let regions = Regions::new([memory.region()]).unwrap();
+            let tracker = Tracker::new(regions, vec![Box::new(writes.clone())]).unwrap();
+            let consumer = tracker.consumer(Start::Now).unwrap();
+            let console = Console::default();
+            let devices = Devices::new(vm.clone(), memory.clone(), console, writes, None);
+            let mut devices = devices.unwrap();
+            devices.share(Some(&tracker));
+            let mut random = fastrand::Rng::with_seed(seed);
+            for _ in 0..20_000 {
+                let port = match random.bool() {
+                    true => COM1 + random.u16(0..9),
+                    false => random.u16(..),
+                };
+                let address = match random.u8(0..4) {
+                    0 => FILL,
+                    1 => DOORBELL,
+                    2 => FILL + random.u64(0..64 << 20),
+                    _ => random.u64(..),
+                };
+                let number = match random.bool() {
+                    true => random.u32(0..300),
+                    false => random.u32(..),
+                };
+                let mut data = number.to_le_bytes().repeat(2);
+                data.truncate([1, 2, 4, 8][random.usize(0..4)]);
+                match random.u8(0..5) {
+                    0 => devices.read(port, &mut data),
+                    1 => devices.write(port, &data).unwrap(),
+                    2 => devices.read_memory(address, &mut data),
+                    3 => devices.write_memory(address, &data),
+                    _ => {
+                        let at = random.u64(0..GuestLog::MEMORY_BYTES / 8) * 8;
+                        devices.log.memory().store(at, random.u64(..));
+                    }
+                }
+            }
+            // Pages that were filled have a number, and are in the round; the others are zeros.
+            let round = consumer.collect().unwrap();
+            let filled = round.dirty().of_slot(0).unwrap();
+            assert!(!filled.is_empty());
+            let mut page = [0; PAGE as usize];
+            for number in 0..MEMORY_BYTES / PAGE {
+                memory.region().copy(number * PAGE, &mut page);
+                let is_zeros = page.iter().all(|byte| *byte == 0);
+                assert_eq!(
+                    is_zeros,
+                    !filled.contains(number),
+                    "page {number}, seed {seed}"
+                );
+            }
+            round.commit();
+            // And it can be saved.
+            let mut bytes = Vec::new();
+            devices.state().put(&mut bytes);
+            let mut rest = &bytes[..];
+            assert!(DeviceState::take(&mut rest).is_some() && rest.is_empty());
+        }
+    }
+}
