@@ -15,6 +15,10 @@ const CODE: [u8; 11] = [
 /// `KVM_EXIT_DIRTY_RING_FULL`.
 const EXIT_DIRTY_RING_FULL: u32 = 31;
 
+/// The shortest ring where the processor has a log, whose 512 pages must have room beyond the
+/// point at which the vCPU exits.
+const RING_BYTES_PML: u32 = 16 << 10;
+
 /// How KVM logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
@@ -58,7 +62,11 @@ impl Guest {
             How::Ring(_) if offers.ring_bytes_max == 0 => return Err("no dirty rings".into()),
             How::Ring(wanted) => {
                 bytes = wanted;
-                kvm::enable_ring(borrowed, wanted).unwrap();
+                if kvm::enable_ring(borrowed, bytes).is_err() {
+                    // Too short for a processor with a log of its own.
+                    bytes = wanted.max(RING_BYTES_PML);
+                    kvm::enable_ring(borrowed, bytes).unwrap();
+                }
             }
             How::Log | How::Nothing => {}
         }
