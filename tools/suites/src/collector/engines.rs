@@ -56,14 +56,14 @@ pub(crate) const ENGINES: [(&str, [&str; 3]); 5] = [
 ];
 
 /// The engines as an emulator can run them in minutes: the small configuration with fewer records,
-/// and a table of as many more buckets than records as there.
+/// but for long enough that a dump is over before they are.
 pub(crate) const COUNTED: [(&str, &str); 5] = [
-    ("baby", "--iter 60K --threads 3"),
-    ("cache", "--iter 60K --cap_rec_num 60K --threads 5"),
     (
         "stdhash",
-        "--iter 20K --buckets 4K --record_comp zlib --threads 2",
+        "--iter 60K --buckets 4K --record_comp zlib --threads 2",
     ),
-    ("stdtree", "--iter 60K --threads 2"),
-    ("tiny", "--iter 60K --buckets 360K --threads 3"),
+    ("stdtree", "--iter 100K --threads 2"),
+    ("tiny", "--iter 200K --buckets 1200K --threads 3"),
+    ("baby", "--iter 60K --threads 3"),
+    ("cache", "--iter 60K --cap_rec_num 60K --threads 5"),
 ];
