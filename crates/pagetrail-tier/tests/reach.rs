@@ -6,7 +6,7 @@
 use pagetrail_tier::mover::DryRun;
 use pagetrail_tier::simulate::{
     Accesses, Machine, Outcome, Prices, Program, Recorded, Report, RunOptions, Workload,
-    WorkloadKind, run,
+    WorkloadKind, breadth_first, run,
 };
 use pagetrail_tier::{Moves, Ranking, Settings, TierLoop, TierLoopOptions};
 
@@ -318,4 +318,38 @@ fn held_moves_wait() {
     assert_eq!(report.held_bytes, 0);
     assert!(report.promoted_bytes > 0, "{report:?}");
     assert!(machine.fast_part(&workload.hot()) > 0.9);
+}
+
+/// The queue is left out while fast memory would serve more without it, and costs little more
+/// where it pays.
+#[test]
+fn the_queue_is_left_out_where_phases_are_shorter_than_it() {
+    let search = breadth_first(17, 50, SEEDS[0]);
+    let performance = |program: &mut dyn Program, fast_percent: usize, trial: bool| {
+        let pages = program.pages();
+        let options = RunOptions {
+            fast_pages: pages * fast_percent / 100,
+            windows: 1000,
+            period: 100,
+            settings: Settings {
+                trial,
+                calm_bytes: pages as u64 * pagetrail::page_size() / 64,
+                ..Settings::default()
+            },
+            report: Report::Accesses,
+        };
+        let outcome = run(program, &options).unwrap();
+        outcome.bill.performance(&Prices::default())
+    };
+    for fast_percent in [40, 60, 80] {
+        let [without, with] =
+            [false, true].map(|trial| performance(&mut search.clone(), fast_percent, trial));
+        println!("breadth-first search, {fast_percent}% fast: {without:.3}, tried {with:.3}");
+        assert!(with > without + 0.015, "{without} and {with}");
+    }
+    let hot = WorkloadKind::Fixed { hot_percent: 10 };
+    let [without, with] =
+        [false, true].map(|trial| performance(&mut program(hot, SEEDS[0]), 20, trial));
+    println!("10% hot, 20% fast: {without:.3}, tried {with:.3}");
+    assert!(with > without - 0.01, "{without} and {with}");
 }

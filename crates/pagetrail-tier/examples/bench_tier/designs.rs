@@ -70,6 +70,10 @@ impl Case<'_> {
             level_max: 0,
             ..Settings::default()
         };
+        let trial = Settings {
+            trial: true,
+            ..Settings::default()
+        };
         let mut list = Vec::new();
         let (only, both) = (Report::Accesses, Report::AccessesAndWrites);
         let weighed = |prices: &Prices| {
@@ -95,6 +99,7 @@ impl Case<'_> {
                 weighed(&Prices::measured()),
                 both,
             ),
+            ("ours, the queue tried", trial, only),
             ("full scan, no queue", no_queue, only),
             (
                 "fixed threshold (HeMem)",

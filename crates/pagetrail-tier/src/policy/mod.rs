@@ -11,6 +11,7 @@ mod rank;
 pub(crate) mod settings;
 mod spot_check;
 pub(crate) mod table;
+mod trial;
 mod window;
 
 use pagetrail::PageSet;
@@ -23,6 +24,7 @@ use rank::Degrees;
 use settings::{Ranking, Settings, SettingsError};
 use spot_check::Samples;
 use table::{Place, Run, Table, Units};
+use trial::Trial;
 use window::Window;
 
 /// The kinds of access that a source reports.
@@ -90,6 +92,12 @@ pub struct Policy {
     seen: u16,
     /// Number of all windows.
     windows: u64,
+    /// Whether the queue pays; `None` if it is not tried.
+    trial: Option<Trial>,
+    /// Whether the trial does not know yet which pages there are.
+    is_table_new: bool,
+    /// Whether the queue is left out from the next window on.
+    ends_queue: bool,
 }
 
 impl Policy {
@@ -107,6 +115,11 @@ impl Policy {
         Ok(Self {
             since_phase_change: u32::MAX,
             degrees: Degrees::new(&settings),
+            trial: settings
+                .tries_without_queue()
+                .then(|| Trial::new(&settings)),
+            is_table_new: true,
+            ends_queue: false,
             settings,
             caps,
             table: Table::new(page_bytes),
@@ -140,6 +153,8 @@ impl Policy {
             }
         }
         self.degrees = Degrees::new(&settings);
+        self.trial = (settings.tries_without_queue()).then(|| Trial::new(&settings));
+        self.is_table_new = true;
         self.settings = settings;
         self.histogram = None;
         Ok(())
@@ -148,12 +163,14 @@ impl Policy {
     /// Sets all pages and their tiers, in ascending order. Pages that stay keep their history.
     pub fn set_layout(&mut self, runs: &[Run]) {
         self.table.set(runs, true);
+        self.is_table_new = true;
         self.histogram = None;
     }
 
     /// Sets some pages and their tiers, in ascending order, and leaves all others as they are.
     pub fn add(&mut self, runs: &[Run]) {
         self.table.set(runs, false);
+        self.is_table_new = true;
         self.histogram = None;
     }
 
@@ -190,9 +207,20 @@ impl Policy {
             settled: self.seen >= self.settings.windows.into(),
         };
         let page_bytes = self.table.page_bytes();
+        let mut settings = self.settings.clone();
+        if let Some(trial) = &mut self.trial {
+            if std::mem::take(&mut self.is_table_new) {
+                trial.follow(&self.table);
+            }
+            trial.observe(sample, self.caps, kind, page_bytes);
+            if trial.leaves_queue_out() {
+                settings.level_max = 0;
+            }
+        }
+        let tried = self.sampled_for_trial();
         let mut touches = Touches::new(sample);
         let mut window = Window::new(
-            &self.settings,
+            &settings,
             self.caps,
             kind,
             &self.degrees,
@@ -208,6 +236,14 @@ impl Policy {
         self.since_phase_change = self.since_phase_change.saturating_add(1);
         self.seen = self.seen.saturating_add(1);
         self.windows += 1;
+        let accessed = [&sample.accessed, &sample.written].into_iter().flatten();
+        noted.answered += (tried.iter_units(page_bytes))
+            .filter(|address| accessed.clone().any(|set| set.contains(*address)))
+            .count() as u64;
+        if std::mem::take(&mut self.ends_queue) {
+            self.wake_all(&mut noted.rearm);
+        }
+        noted.rearm.union_with(&self.sampled_for_trial());
         let may_change = self.since_phase_change >= self.settings.windows.into();
         if observed.contradicted && may_change {
             noted.phase_change = true;
@@ -295,18 +331,39 @@ impl Policy {
     /// Plans moves so that the hottest pages are in fast memory, of which at most `capacity` bytes
     /// may be used.
     pub fn plan(&mut self, capacity: u64) -> Plan {
-        let hot = self.place_rank();
-        let windows = u16::from(self.settings.windows);
-        let margin = self.settings.margin * self.seen.min(windows) / windows;
+        if let Some(trial) = &mut self.trial {
+            let before = trial.leaves_queue_out();
+            trial.plan(capacity);
+            self.ends_queue = trial.leaves_queue_out() && !before;
+        }
+        let (hot, margin) = (self.place_rank(), self.settings.margin_after(self.seen));
         let budget = plan::budget(self.histogram(), capacity, hot, margin);
-        self.pick(&budget)
+        self.pick(budget)
     }
 
-    /// Resets the back-off of all pages, so that the next window samples them.
+    /// Returns the pages that are backed off and sampled in each window for a trial.
+    fn sampled_for_trial(&mut self) -> PageSet {
+        let mut sampled = PageSet::new();
+        for address in self.trial.iter().flat_map(Trial::addresses) {
+            if let Some((page, bytes)) = self.table.unit_mut(address)
+                && page.is_backed_off()
+            {
+                push(&mut sampled, address, address + bytes);
+            }
+        }
+        sampled
+    }
+
+    /// Begins a phase.
     fn reset_back_off(&mut self, rearm: &mut PageSet) {
         self.since_phase_change = 0;
         // The history belongs to the phase that ended.
         self.seen = 0;
+        self.wake_all(rearm);
+    }
+
+    /// Resets the back-off of all pages, so that the next window samples them.
+    fn wake_all(&mut self, rearm: &mut PageSet) {
         let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
         let mut woken = PageSet::new();
         for block in self.table.blocks_mut() {
@@ -338,7 +395,8 @@ impl Policy {
     pub fn sampled(&self) -> PageSet {
         let mut sampled = PageSet::new();
         self.table.for_each(|address, bytes, page| {
-            if !page.is_backed_off() {
+            let is_tried = || (self.trial.iter()).any(|trial| trial.samples(address));
+            if !page.is_backed_off() || is_tried() {
                 push(&mut sampled, address, address + bytes);
             }
         });
@@ -349,10 +407,11 @@ impl Policy {
     pub fn sampled_of(&mut self, pages: &PageSet) -> PageSet {
         let mut sampled = PageSet::new();
         for address in pages.iter_units(self.table.page_bytes()) {
+            let is_tried = (self.trial.iter()).any(|trial| trial.samples(address));
             if self
                 .table
                 .unit_mut(address)
-                .is_some_and(|(page, _)| !page.is_backed_off())
+                .is_some_and(|(page, _)| !page.is_backed_off() || is_tried)
             {
                 push(&mut sampled, address, address + self.table.page_bytes());
             }

@@ -103,19 +103,31 @@ pub(super) fn budget(histogram: &Histogram, capacity: u64, hot: u16, margin: u16
     budget
 }
 
+impl Budget {
+    /// Whether a page in this place moves, whose bytes no other page then has. A huge page that
+    /// leaves may make more room than was asked for; one that comes must not take more.
+    pub(super) fn takes(&mut self, place: Place, rank: u16, bytes: u64) -> bool {
+        let (list, leaves_room) = match place {
+            Place::Fast => (&mut self.demote, true),
+            _ => (&mut self.promote, false),
+        };
+        let left = &mut list[usize::from(rank)];
+        let takes = *left >= bytes || leaves_room && *left > 0;
+        if takes {
+            *left = left.saturating_sub(bytes);
+        }
+        takes
+    }
+}
+
 /// The places of units in the order of their ranks.
 struct Sorted {
     units: Vec<Unit>,
-    /// Where the next unit of a rank goes; `None` where a rank moves nothing.
-    bytes_left: Vec<u64>,
 }
 
 impl Sorted {
-    fn new(bytes: &[u64]) -> Self {
-        Self {
-            units: Vec::new(),
-            bytes_left: bytes.to_vec(),
-        }
+    fn new() -> Self {
+        Self { units: Vec::new() }
     }
 
     /// The units by rank: a stable counting sort.
@@ -144,25 +156,21 @@ impl Sorted {
 impl Policy {
     /// Picks the units of a budget. Fast memory never holds more than it may: what would not fit
     /// stays.
-    pub(super) fn pick(&self, budget: &Budget) -> Plan {
-        let mut demote = Sorted::new(&budget.demote);
-        let mut promote = Sorted::new(&budget.promote);
+    pub(super) fn pick(&self, mut budget: Budget) -> Plan {
+        let (mut demote, mut promote) = (Sorted::new(), Sorted::new());
         let none = |bytes: &[u64]| bytes.iter().all(|bytes| *bytes == 0);
+        let ranks = budget.demote.len();
         if !none(&budget.demote) || !none(&budget.promote) {
             self.table.for_each(|address, bytes, page| {
                 if page.is_fixed() {
                     return;
                 }
                 let rank = self.degrees.rank(page, address);
-                let (list, leaves_room) = match page.place() {
-                    Place::Fast => (&mut demote, true),
-                    _ => (&mut promote, false),
-                };
-                let left = &mut list.bytes_left[usize::from(rank)];
-                // A huge page that leaves may make more room than was asked for; one that comes
-                // must not take more.
-                if *left >= bytes || leaves_room && *left > 0 {
-                    *left = left.saturating_sub(bytes);
+                if budget.takes(page.place(), rank, bytes) {
+                    let list = match page.place() {
+                        Place::Fast => &mut demote,
+                        _ => &mut promote,
+                    };
                     list.units.push(Unit {
                         address,
                         bytes,
@@ -171,7 +179,6 @@ impl Policy {
                 }
             });
         }
-        let ranks = budget.demote.len();
         Plan {
             demote: demote.finish(ranks, false),
             promote: promote.finish(ranks, true),

@@ -96,6 +96,9 @@ pub struct Settings {
     /// Ours: in a period that is not tracked, a sample of backed-off pages is probed in one window.
     /// If it shows a phase change, by `phase_change_percent`, the period is tracked after all.
     pub probe: bool,
+    /// Ours: the queue is left out while fast memory would serve more without it, which is tried on
+    /// a sample of the pages.
+    pub trial: bool,
     /// How pages are put into an order.
     pub ranking: Ranking,
     /// For [`Ranking::Threshold`]: pages accessed in this many of the last windows are hot.
@@ -126,6 +129,7 @@ impl Default for Settings {
             rare_rest: 2,
             settle_after: 4,
             probe: true,
+            trial: false,
             ranking: Ranking::Degree,
             threshold: 4,
         }
@@ -299,6 +303,17 @@ impl Settings {
             level_max: self.level_max.min(self.huge_level_max),
             ..self.clone()
         }
+    }
+
+    /// The margin after so many windows of a phase.
+    pub(super) fn margin_after(&self, seen: u16) -> u16 {
+        let windows = u16::from(self.windows);
+        self.margin * seen.min(windows) / windows
+    }
+
+    /// Whether there is a queue that may be left out.
+    pub(super) fn tries_without_queue(&self) -> bool {
+        self.trial && self.level_max > 0 && self.ranking == Ranking::Degree
     }
 
     /// The highest rank that a page can have.
