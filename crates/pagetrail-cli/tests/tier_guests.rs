@@ -68,6 +68,7 @@ struct Scene {
     directory: tempfile::TempDir,
     name: &'static str,
     in_pool: bool,
+    window_s: u64,
     /// Their names and their shares of fast memory, in the order of the configuration.
     guests: Vec<(&'static str, u64)>,
 }
@@ -116,6 +117,7 @@ impl Scene {
             directory,
             name,
             in_pool,
+            window_s: 1,
             guests: Vec::new(),
         }
     }
@@ -124,9 +126,11 @@ impl Scene {
     fn configure(&mut self, guests: &[(&Inner, u64)]) {
         let mode = if self.in_pool { "pool" } else { "island" };
         let mut text = format!(
-            "listen = \"unix:{}\"\nmode = \"{mode}\"\nwindow = \"1s\"\nperiod = \"9s\"\n\
+            "listen = \"unix:{}\"\nmode = \"{mode}\"\nwindow = \"{}s\"\nperiod = \"{}s\"\n\
              [policy]\ncalm_bytes = 4096\npause_max = 0\n",
             self.path().join("tier.sock").display(),
+            self.window_s,
+            self.window_s * 9,
         );
         for (guest, share) in guests {
             let (name, fast) = (guest.name, share / MIB);
@@ -426,6 +430,8 @@ fn idle_guests_lend_fast_memory() {
     });
     guests.each_mut().map(Inner::wait);
     let mut scene = Scene::new(directory, "lending", true);
+    // Emulated, a program takes seconds to go through all its memory while it is sampled.
+    scene.window_s = 4;
     scene.configure(&guests.each_ref().map(|guest| (guest, FAST_LENT)));
     let daemon = scene.daemon();
     for (busy, step) in [
