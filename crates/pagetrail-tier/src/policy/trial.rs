@@ -1,11 +1,11 @@
 //! [`Trial`]: whether the queue pays, found by trying to do without it on a sample of the pages.
 //!
 //! While a page is backed off, it counts as accessed. Where a program's phases are shorter than
-//! that, fast memory holds pages that are used no longer. How much it would serve with the queue and
-//! without, two miniatures of the target show: one page in so many, with its own history, its own
-//! queue and its own fast memory in proportion (as caches are modelled by miniature simulations:
-//! Waldspurger et al., USENIX ATC 2017). These pages are sampled in every window, so that it is
-//! known of each whether it was accessed.
+//! that, fast memory holds pages that are used no longer. How much it would serve with the queue
+//! and without, two miniatures of the target show: one page in so many, with its own history, its
+//! own queue and its own fast memory in proportion (as caches are modelled by miniature
+//! simulations: Waldspurger et al., USENIX ATC 2017). These pages are sampled in every window, so
+//! that it is known of each whether it was accessed.
 
 use std::ops::RangeInclusive;
 

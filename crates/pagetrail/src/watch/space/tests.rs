@@ -229,7 +229,7 @@ fn private_mappings_side_by_side_are_armed_at_once_or_each_by_itself() {
     }
 }
 
-/// Says whether somebody else has memory in a span, and counts the mappings that it is asked about.
+/// Says whether somebody else has memory in a span, and counts the mappings that are looked up.
 struct Foreign {
     has_others: Arc<AtomicBool>,
     asked: Arc<AtomicUsize>,
@@ -261,7 +261,7 @@ impl Tracker for Foreign {
 }
 
 #[test]
-fn each_mapping_is_asked_about_only_while_others_have_memory() {
+fn each_mapping_is_looked_up_only_while_others_have_memory() {
     let (has_others, asked) = (Arc::new(AtomicBool::new(false)), Arc::default());
     let tracker = Foreign {
         has_others: Arc::clone(&has_others),
