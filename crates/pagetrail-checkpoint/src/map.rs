@@ -151,7 +151,8 @@ impl PageMap {
         out
     }
 
-    /// The map in which pages of a pack lie at other places; `moves`: from where to where, ascending.
+    /// The map in which pages of a pack lie at other places; `moves`: from where, ascending, to
+    /// where.
     pub(crate) fn with_moved(&self, pack: u32, moves: &[(u32, u32)]) -> Self {
         let mut out = Self::new(self.page_size);
         let at = |place: u64| moves.partition_point(|(from, _)| u64::from(*from) < place);

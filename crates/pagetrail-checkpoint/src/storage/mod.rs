@@ -152,8 +152,8 @@ pub trait Storage: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Whether objects are read as fast as from a disk of this machine, so that a writer may look at
-    /// what is stored to store less.
+    /// Whether objects are read as fast as from a disk of this machine, so that a writer may look
+    /// at what is stored to store less.
     fn is_near(&self) -> bool {
         true
     }

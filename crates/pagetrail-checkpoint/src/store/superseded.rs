@@ -1,8 +1,9 @@
-//! What a draft stores and nothing needs any more: pages that were put again, or whose mapping went.
+//! What a draft stores and nothing needs any more: pages that were put again, or whose mapping is
+//! gone.
 //!
-//! A page that lies there as it is gives its place to one that comes later. What is left in the end,
-//! in compressed frames above all, leaves the pack before it is published, where it is more than a
-//! little.
+//! A page that lies there as it is gives its place to one that comes later. What is left in the
+//! end, in compressed frames above all, leaves the pack before it is published, where it is more
+//! than a little.
 
 use super::writer::Draft;
 use crate::format::patch::FIRST_PATCH;

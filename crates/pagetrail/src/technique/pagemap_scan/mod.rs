@@ -141,9 +141,8 @@ const WRITTEN_SMALL: Query = Query {
 };
 
 /// Selects pages that the process owns, and says which have no mark of protection. In a mapping
-/// that was just registered others have one only if a tracker was killed while it handed the mapping
-/// over ([`Uffd::hand_over`]): they may be written without a trace. A marker reads as a page that is
-/// swapped out, and has one.
+/// that was just registered, pages (and markers, which read as swapped out) have a mark only if a
+/// tracker was killed in [`Uffd::hand_over`]: they may be written without a trace.
 const OWNED_WITH_MARKS: Query = Query {
     report: Categories::WRITTEN,
     ..OWNED
