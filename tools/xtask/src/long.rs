@@ -213,7 +213,8 @@ const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,1
 pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     match only {
         Some("guests") => return bench_guests(repo),
-        Some("programs") => return bench_programs(repo),
+        Some("programs") => return bench_programs(repo, "programs.json", &[]),
+        Some("budget") => return bench_programs(repo, "budget.json", BUDGET),
         Some("tier-guest") => return bench_tiers(repo),
         Some("tier-programs") => return bench_tier_programs(repo),
         _ => {}
@@ -221,7 +222,7 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     let wanted = |name: &str| only.is_none_or(|only| name.strip_suffix(".json") == Some(only));
     ensure!(
         RESULTS.iter().any(|(name, _)| wanted(name)),
-        "no such benchmark; there are: {}, programs, guests, tier-guest, tier-programs, collector, checkpointer, restore, subpage, trees, units, vm",
+        "no such benchmark; there are: {}, programs, budget, guests, tier-guest, tier-programs, collector, checkpointer, restore, subpage, trees, units, vm",
         RESULTS
             .iter()
             .filter_map(|(name, _)| name.strip_suffix(".json"))
@@ -235,7 +236,8 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     }
     match only {
         None => {
-            bench_programs(repo)?;
+            bench_programs(repo, "programs.json", &[])?;
+            bench_programs(repo, "budget.json", BUDGET)?;
             bench_tiers(repo)?;
             bench_tier_programs(repo)?;
             bench_guests(repo)
@@ -293,9 +295,12 @@ fn bench_tier_programs(repo: &Repo) -> Result<()> {
     keep(repo, name, &mut replay)
 }
 
-/// Real programs under `adaptive` and `pagemap-scan`; those on libgc are compiled for it.
-fn bench_programs(repo: &Repo) -> Result<()> {
-    let name = "programs.json";
+/// The programs within a budget, which has `adaptive` predict what is too dear to protect.
+const BUDGET: &[&str] = &["--technique", "adaptive", "--max-overhead", "3%"];
+
+/// Real programs under `adaptive` and `pagemap-scan`, or as the arguments have it; those on libgc
+/// are compiled for it.
+fn bench_programs(repo: &Repo, name: &str, arguments: &[&str]) -> Result<()> {
     println!("== {name}");
     let programs = collector::programs(repo)?;
     let mut cargo = repo.cargo(&["run", "--quiet", "--release", "--package", "pagetrail-cli"]);
@@ -303,7 +308,8 @@ fn bench_programs(repo: &Repo) -> Result<()> {
         .args(["--", "bench", "--json", "--suite"])
         .arg(repo.root.join("bench/definitions/programs.toml"))
         .arg("--programs")
-        .arg(programs);
+        .arg(programs)
+        .args(arguments);
     keep(repo, name, &mut cargo)
 }
 

@@ -35,6 +35,10 @@ pub struct Definition {
     /// Each program under each technique in turn, so often.
     #[serde(default = "one")]
     pub(crate) program_runs: u32,
+    /// What tracking may cost a program, as a share of its time: rounds are as long as that takes,
+    /// up to ten times `program_round_ms`.
+    #[serde(default)]
+    pub max_overhead: Option<f64>,
     #[serde(default)]
     pub(crate) workload: Vec<Workload>,
     #[serde(default)]
@@ -134,6 +138,12 @@ impl Definition {
             "block_pages must be from 1 to {BLOCK_PAGES_MAX}"
         );
         ensure!(definition.program_runs > 0, "no runs of programs");
+        ensure!(
+            definition
+                .max_overhead
+                .is_none_or(|share| share > 0.0 && share <= 1.0),
+            "max_overhead is a share, more than 0 and at most 1"
+        );
         ensure!(
             definition.workload.is_empty() || !definition.length.is_empty(),
             "workloads, but no [[length]] of rounds"

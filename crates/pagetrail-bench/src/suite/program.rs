@@ -13,7 +13,7 @@ use pagetrail::{AtExit, Ended, FalsePositiveCost, State, Target, Technique, Watc
 
 use super::definition::{Definition, Program};
 use super::measure::cpu_ns;
-use super::results::{ProgramMeasured, ProgramRow};
+use super::results::{Budget, ProgramMeasured, ProgramRow};
 use super::sample::Sample;
 use crate::predicted::Predicted;
 use crate::results::Spread;
@@ -64,6 +64,19 @@ pub(crate) fn row(
             reported_per_round: over(&|s| s.reported as f64 / s.rounds.max(1) as f64),
             collect_us: over(&|s| Spread::of(s.collect_ns.iter().copied()).median / 1e3),
             prediction: Predicted::of(samples.iter().map(|sample| &sample.tally)),
+            budget: definition.max_overhead.map(|share| Budget {
+                allowed_percent: share * 100.0,
+                cost_percent: over(&|sample| sample.mean_cost(|cost| cost.share) * 100.0),
+                interval_ms: over(&|sample| {
+                    let lengths = sample.costs.iter().map(|cost| cost.1.as_secs_f64() * 1e3);
+                    Spread::of(lengths).median
+                }),
+                reported_per_written: over(&|s| s.mean_cost(|cost| cost.reported_per_written)),
+                rounds_over: over(&|sample| {
+                    let over = sample.costs.iter().filter(|cost| !cost.0.is_kept);
+                    over.count() as f64
+                }),
+            }),
         }
     };
     Ok(Some(ProgramRow {
@@ -99,13 +112,20 @@ fn sample(
     // Untracked, it is started the same way, and nobody collects.
     let watch = watch.technique(technique.unwrap_or(Technique::None));
     let watch = watch.false_positive_cost(false_positive_cost);
-    let mut watch = watch.block_pages(definition.block_pages).start()?;
-    let _client = Client::start(program)?;
     let round = Duration::from_millis(definition.program_round_ms);
+    let watch = watch.block_pages(definition.block_pages);
+    let watch = match definition.max_overhead.filter(|_| technique.is_some()) {
+        Some(share) => watch.max_overhead(share).intervals(round..=round * 10),
+        None => watch,
+    };
+    let mut watch = watch.start()?;
+    let _client = Client::start(program)?;
     let mut sample = Sample::default();
     let began = Instant::now();
+    let mut last = began;
     loop {
-        match watch.wait(round) {
+        let left = |due: Instant| due.saturating_duration_since(Instant::now());
+        match watch.wait(watch.next_collect().map_or(round, left)) {
             State::Exiting => {
                 (sample.cpu_ns, sample.faults) = consumed(watch.pid())?;
                 watch.release_exit();
@@ -120,7 +140,11 @@ fn sample(
                 let Ok(round) = watch.collect() else { continue };
                 let collect_ns = cpu_ns() - began;
                 let (pages, prediction) = (round.dirty().page_count(), round.prediction());
+                let cost = round.overhead();
                 round.commit();
+                let length = last.elapsed();
+                last += length;
+                sample.costs.extend(cost.map(|cost| (cost, length)));
                 sample.rounds += 1;
                 sample.reported += pages;
                 sample.collect_ns.push(collect_ns as f64);

@@ -74,6 +74,21 @@ pub(crate) struct ProgramMeasured {
     pub(crate) reported_per_round: Spread,
     pub(crate) collect_us: Spread,
     pub(crate) prediction: Option<Predicted>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) budget: Option<Budget>,
+}
+
+/// What tracking within a budget came to.
+#[derive(Debug, Serialize)]
+pub(crate) struct Budget {
+    pub(crate) allowed_percent: f64,
+    /// What it cost by its own estimate, in the mean over the time of a run.
+    pub(crate) cost_percent: Spread,
+    /// Median lengths of rounds.
+    pub(crate) interval_ms: Spread,
+    pub(crate) reported_per_written: Spread,
+    /// Rounds that cost more, at the longest interval.
+    pub(crate) rounds_over: Spread,
 }
 
 impl Suite {

@@ -1,5 +1,9 @@
 //! [`Sample`]: what one run of one technique gave.
 
+use std::time::Duration;
+
+use pagetrail::Overhead;
+
 use crate::predicted::Tally;
 
 /// Sums over the rounds that were measured.
@@ -16,4 +20,15 @@ pub(super) struct Sample {
     pub(super) reported: u64,
     pub(super) collect_ns: Vec<f64>,
     pub(super) tally: Tally,
+    /// Of each round, where a budget was set: what it cost, and how long it was.
+    pub(super) costs: Vec<(Overhead, Duration)>,
+}
+
+impl Sample {
+    /// The mean of a figure of what rounds cost, in which a round counts for as long as it was.
+    pub(super) fn mean_cost(&self, figure: impl Fn(&Overhead) -> f64) -> f64 {
+        let of = |cost: &(Overhead, Duration)| figure(&cost.0) * cost.1.as_secs_f64();
+        let time: f64 = self.costs.iter().map(|cost| cost.1.as_secs_f64()).sum();
+        self.costs.iter().map(of).sum::<f64>() / time.max(1e-9)
+    }
 }

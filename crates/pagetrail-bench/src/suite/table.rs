@@ -26,6 +26,7 @@ pub(crate) fn sheets(suite: &Suite) -> Vec<Sheet> {
     }
     if !suite.programs.is_empty() {
         sheets.push(programs(suite));
+        sheets.extend(budgets(suite));
     }
     sheets.extend(goals(suite));
     sheets
@@ -146,6 +147,47 @@ fn programs(suite: &Suite) -> Sheet {
         rows,
         note: NOTE,
     }
+}
+
+/// What tracking within a budget came to, where there was one.
+fn budgets(suite: &Suite) -> Option<Sheet> {
+    let mut rows = Vec::new();
+    for row in &suite.programs {
+        for (at, measured) in row.techniques.iter().enumerate() {
+            let Some(budget) = &measured.budget else {
+                continue;
+            };
+            let mut cells = labels(at, &row.name, row.round_ms, measured.technique);
+            cells.extend([
+                percent(measured.overhead_percent),
+                percent(budget.cost_percent),
+                format!("{:.1}%", budget.allowed_percent),
+                words::time(budget.interval_ms.median * 1e6),
+                format!("{:.2}", budget.reported_per_written.median),
+                format!("{:.0}", budget.rounds_over.median),
+            ]);
+            rows.push(cells);
+        }
+    }
+    let heads = [
+        "program",
+        "round",
+        "technique",
+        "overhead",
+        "by estimate",
+        "allowed",
+        "interval",
+        "ratio",
+        "rounds over",
+    ];
+    (!rows.is_empty()).then(|| Sheet {
+        title: "Budgets".into(),
+        heads: heads.map(String::from).to_vec(),
+        labels: 3,
+        rows,
+        note: "overhead: processor time of a run against untracked; by estimate: what tracking took it to cost, in the mean over a run; \
+               round: the shortest; interval: the median round; rounds over: at the longest interval, and still more than allowed",
+    })
 }
 
 fn goals(suite: &Suite) -> Option<Sheet> {

@@ -6,6 +6,8 @@ use clap::Args;
 use pagetrail::Technique;
 use pagetrail_report::size::Size;
 
+use crate::session::pace::{Share, share};
+
 /// Sizes of the paper's tables.
 const SIZES: &str = "1M,10M,50M,100M,250M,500M,1G";
 
@@ -41,6 +43,9 @@ pub(crate) struct BenchArgs {
     /// Measure the suite's short form
     #[arg(long, requires = "suite")]
     pub(crate) quick: bool,
+    /// What tracking may cost the programs of a suite: rounds are stretched for that, up to tenfold
+    #[arg(long, value_name = "SHARE", value_parser = share, requires = "suite")]
+    pub(crate) max_overhead: Option<Share>,
     /// Where the programs of a suite are that it brings along
     #[arg(long, value_name = "DIR", requires = "suite", default_value = ".")]
     pub(crate) programs: PathBuf,

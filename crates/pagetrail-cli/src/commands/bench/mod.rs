@@ -15,6 +15,7 @@ use serde::Serialize;
 use self::args::BenchArgs;
 use crate::exit;
 use crate::outfile::{Kind, OutFile};
+use crate::session::pace::Share;
 
 pub(crate) mod args;
 
@@ -79,6 +80,9 @@ fn run_suite(args: &BenchArgs, file: &Path) -> Result<ExitCode> {
     let mut definition = definition.with_context(|| format!("{} is no suite", file.display()))?;
     if !args.technique.is_empty() {
         definition.techniques.clone_from(&args.technique);
+    }
+    if let Some(Share(share)) = args.max_overhead {
+        definition.max_overhead = Some(share);
     }
     if args.quick {
         definition.shorten()?;
