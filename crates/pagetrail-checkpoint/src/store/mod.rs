@@ -106,7 +106,7 @@ impl Store {
         Self::on(store.storage)
     }
 
-    /// The same store, for reading that is not shown as progress.
+    /// A second way to the store, whose reading is not shown as progress.
     fn aside(&self) -> Self {
         Self::of(Arc::clone(&self.storage))
     }
