@@ -60,10 +60,10 @@ pub(crate) const ENGINES: [(&str, [&str; 3]); 5] = [
 pub(crate) const COUNTED: [(&str, &str); 5] = [
     (
         "stdhash",
-        "--iter 60K --buckets 4K --record_comp zlib --threads 2",
+        "--iter 200K --buckets 7K --record_comp zlib --threads 2",
     ),
-    ("stdtree", "--iter 100K --threads 2"),
-    ("tiny", "--iter 200K --buckets 1200K --threads 3"),
+    ("stdtree", "--iter 200K --threads 2"),
+    ("tiny", "--iter 400K --buckets 2400K --threads 3"),
     ("baby", "--iter 60K --threads 3"),
     ("cache", "--iter 60K --cap_rec_num 60K --threads 5"),
 ];
