@@ -101,8 +101,8 @@ pub fn enable_manual_protect(vm: BorrowedFd<'_>) -> Result<()> {
 
 /// Gives each vCPU a dirty ring of this length in bytes: a power of two, at least a page, and
 /// 16 KiB where the processor logs (page-modification logging): the 512 pages of its log must have
-/// room after the ring counts as full. To be called before the first vCPU is created; where [`Offers::ring_with_bitmap`], before any memslot
-/// is, too.
+/// room after the ring counts as full. To be called before the first vCPU is created; where
+/// [`Offers::ring_with_bitmap`], before any memslot is, too.
 ///
 /// # Errors
 ///
