@@ -125,7 +125,8 @@ pub fn enable_ring(vm: BorrowedFd<'_>, bytes: u32) -> Result<()> {
 /// guest touches it (`KVM_PRE_FAULT_MEMORY`, Linux 6.11). A page that moved to another node, or
 /// that was just restored, costs the guest an exit at its next access; after this it costs none. To
 /// be called by the thread that runs the vCPU, between two runs; it takes as long as these exits
-/// would, outside of the guest.
+/// would, outside of the guest. Memory that was never written is mapped as zeros that may not be
+/// written, so that its first write is an exit all the same.
 ///
 /// # Errors
 ///
