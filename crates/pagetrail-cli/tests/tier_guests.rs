@@ -428,7 +428,7 @@ fn idle_guests_lend_fast_memory() {
         };
         Inner::start(&files, directory.path(), &plan)
     });
-    guests.each_mut().map(Inner::wait);
+    guests.iter_mut().for_each(Inner::wait);
     let mut scene = Scene::new(directory, "lending", true);
     // Emulated, a program takes seconds to go through all its memory while it is sampled.
     scene.window_s = 4;
@@ -448,9 +448,9 @@ fn idle_guests_lend_fast_memory() {
         let states: Vec<(&Inner, bool)> = guests.iter().zip(busy).collect();
         scene.until_lent(step, &states);
     }
-    guests.each_mut().map(Inner::check);
+    guests.iter_mut().for_each(Inner::check);
     stop(daemon);
-    guests.each_mut().map(stays);
+    guests.iter_mut().for_each(stays);
 }
 
 /// Three guests in a pool, one in small pages with an agent and two in huge ones. The daemon is
