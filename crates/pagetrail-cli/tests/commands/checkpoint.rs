@@ -358,6 +358,27 @@ fn a_number_without_an_interval_is_taken_without_delay() {
     assert_eq!(json(directory.path(), &arguments).len(), 3);
 }
 
+/// Without an interval nobody waits for room, and each try would stop the process.
+#[test]
+fn a_full_store_ends_a_number_without_an_interval() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let busy = Running::busy();
+    for tree in ["", "--tree"] {
+        // A limit of 16 KiB for each file is to the command what a full disk is.
+        let command = format!(
+            "ulimit -f 32; exec \"$0\" checkpoint {tree} -p {} --store s{tree} --count 2",
+            busy.pid()
+        );
+        let output = Command::new("sh")
+            .args(["-c", &command, env!("CARGO_BIN_EXE_pagetrail")])
+            .current_dir(directory.path())
+            .output()
+            .expect("sh(1)");
+        let line = error_line(&output, 2);
+        assert!(line.contains("File too large"), "{line}");
+    }
+}
+
 #[test]
 fn checkpoints_come_no_sooner_than_their_budget_allows() {
     let directory = tempfile::tempdir().expect("a temporary directory");

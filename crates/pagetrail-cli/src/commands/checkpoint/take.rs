@@ -269,11 +269,13 @@ impl Session<'_> {
             self.ended = Some(ended);
         }
         let ended = self.ended.is_some();
-        // Another writer may come while this one could not reach the store.
-        let full_or_busy = matches!(
-            error.downcast_ref(),
-            Some(Error::Io { .. } | Error::Busy { .. })
-        );
+        // Another writer may come while this one could not reach the store. A full one has no room
+        // a moment later, and each try would stop the process.
+        let full_or_busy = match error.downcast_ref() {
+            Some(Error::Io { .. }) => self.args.every.is_some(),
+            Some(Error::Busy { .. }) => true,
+            _ => false,
+        };
         let not_now = matches!(
             error.downcast_ref(),
             Some(

@@ -64,7 +64,7 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
                 has_failed = false;
             }
             Err(_) if taken > 0 && !tree.is_alive() => break,
-            Err(error) if passes(&error) && tree.is_alive() => {
+            Err(error) if passes(&error, args) && tree.is_alive() => {
                 has_failed = true;
                 let line = format!("{error:#}; trying again in time for the next");
                 exit::message(&words::printable(&line));
@@ -100,13 +100,14 @@ fn wait(signals: &mut Signals, tree: &TreeCheckpointer, deadline: Instant) -> bo
     }
 }
 
-/// Whether trying again can help.
-fn passes(error: &anyhow::Error) -> bool {
+/// Whether trying again can help. A full store has no room a moment later.
+fn passes(error: &anyhow::Error, args: &TakeArgs) -> bool {
     use pagetrail::Error::{Frozen, NotStopping, Traced};
-    let of_store = matches!(
-        error.downcast_ref(),
-        Some(Error::Io { .. } | Error::Busy { .. } | Error::NotNow(_))
-    );
+    let of_store = match error.downcast_ref() {
+        Some(Error::Io { .. }) => args.every.is_some(),
+        Some(Error::Busy { .. } | Error::NotNow(_)) => true,
+        _ => false,
+    };
     let of_process = matches!(
         error.downcast_ref(),
         Some(NotStopping { .. } | Frozen { .. } | Traced { .. })
