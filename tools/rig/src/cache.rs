@@ -34,31 +34,23 @@ impl Kind {
     /// Locks in the cache, of which a machine holds one while it runs.
     fn turns(self) -> &'static [&'static str] {
         match self {
-            Self::Guest => {
-                const LOCKS: [&str; GUESTS_MAX] = ["guest.lock", "guest-2.lock", "guest-3.lock"];
-                &LOCKS[..guests_at_a_time()]
-            }
+            Self::Guest => &["guest.lock", "guest-2.lock"][..guests_at_a_time()],
             Self::OtherProcessor => &["other-processor.lock"],
         }
     }
 }
 
-/// The most guests that run at a time.
-pub(super) const GUESTS_MAX: usize = 3;
 /// Memory for a second guest, with what it runs and with compilers beside it.
 const MEMORY_FOR_TWO: u64 = 8 << 30;
-/// Memory for a third one.
-const MEMORY_FOR_THREE: u64 = 16 << 30;
 
-/// How many there are processors and memory for.
+/// Two, where there are processors and memory for them.
 fn guests_at_a_time() -> usize {
     let system = rustix::system::sysinfo();
     let memory = u64::from(system.mem_unit).saturating_mul(system.totalram);
     let processors = thread::available_parallelism().map_or(1, usize::from);
-    match processors > 1 {
-        true if memory >= MEMORY_FOR_THREE => GUESTS_MAX,
-        true if memory >= MEMORY_FOR_TWO => 2,
-        _ => 1,
+    match processors > 1 && memory >= MEMORY_FOR_TWO {
+        true => 2,
+        false => 1,
     }
 }
 

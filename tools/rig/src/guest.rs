@@ -3,7 +3,7 @@
 //!
 //! What a job prints comes over two virtio serial ports; over a third come the lines `RIG start`
 //! and, with the exit status of each job, `RIG rc=N`. The console is the kernel's, in
-//! `console.log` beside them: `target/vm/1`, or `2` and `3` for guests beside others.
+//! `console.log` beside them: `target/vm/1`, or `2` for a guest beside another one.
 
 use std::fs;
 use std::io::{self, Read, Write};

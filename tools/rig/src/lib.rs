@@ -289,10 +289,7 @@ impl Rig {
         let qemu = Qemu::fetch(&cache, qemu::X86)?;
         let busybox = busybox(&cache, AMD64)?;
         drop(fetching);
-        let names = 1..=cache::GUESTS_MAX;
-        let dirs: Vec<_> = names
-            .map(|name| repo.target.join("vm").join(name.to_string()))
-            .collect();
+        let dirs = ["1", "2"].map(|name| repo.target.join("vm").join(name));
         let (dir, of_dir) = cache::free_directory(&dirs)?;
         Ok(Self {
             cache,

@@ -217,39 +217,28 @@ impl Suite {
     }
 }
 
-/// Suites whose guests run one after the other.
+/// Kernels whose guests run one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// On the newest kernel, on which most suites run.
+pub enum Kernels {
+    /// The newest, on which most suites run.
     Newest,
-    /// On the newest kernel, in guests that have guests.
-    Nested,
-    /// On all other kernels.
+    /// All others.
     Older,
 }
 
-impl Part {
+impl Kernels {
     fn series(self) -> &'static [Series] {
         let newest = SERIES.len() - 1;
         match self {
-            Self::Newest | Self::Nested => &SERIES[newest..],
+            Self::Newest => &SERIES[newest..],
             Self::Older => &SERIES[..newest],
-        }
-    }
-
-    fn has(self, suite: &Suite) -> bool {
-        match self {
-            Self::Newest => !suite.nested,
-            Self::Nested => suite.nested,
-            Self::Older => true,
         }
     }
 }
 
-/// Runs every suite of a part. Where there is no guest, the table says so.
-pub fn run(repo: &Repo, part: Part, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
-    let mut suites = build(repo)?;
-    suites.retain(|suite| part.has(suite));
+/// Runs every suite on these kernels. Where there is no guest, the table says so.
+pub fn run(repo: &Repo, kernels: Kernels, rows: &Path, tally: &mut Tally) -> Result<Outcome> {
+    let suites = build(repo)?;
     if suites.is_empty() {
         return Ok(Outcome::NotHere(format!("cargo built none of {SUITES:?}")));
     }
@@ -258,7 +247,7 @@ pub fn run(repo: &Repo, part: Part, rows: &Path, tally: &mut Tally) -> Result<Ou
     let mut fine = true;
     let mut absent = Vec::new();
     let mut rig = None;
-    for series in part.series() {
+    for series in kernels.series() {
         match run_on(repo, &mut rig, series, &suites, &programs, rows, tally) {
             Ok(passed) => fine &= passed,
             Err(error) if error.is::<NotHere>() => {

@@ -16,7 +16,7 @@ use pagetrail_steps::steps::{Outcome, Steps};
 use pagetrail_steps::table::Table;
 use pagetrail_steps::tally::{Tally, run_tests};
 use pagetrail_steps::{packages, victims};
-use pagetrail_suites::guests::{self, Part};
+use pagetrail_suites::guests::{self, Kernels};
 use pagetrail_suites::{
     arm64, checkpointer, collector, exact, intel, model, ooh, posix, subpage, tier_agent,
 };
@@ -24,8 +24,7 @@ use pagetrail_suites::{
 /// Runs every step, prints the table and the sum; true if nothing failed.
 ///
 /// Guests and emulators of other processors have work for one processor for most of their time:
-/// they are three lanes beside the other steps, of about the same length, so that two processors
-/// have work to the end. The lanes begin when all
+/// they are two lanes beside the other steps, of about the same length. The lanes begin when all
 /// that guests run is built, so that no file of theirs changes below them.
 pub(crate) fn run(repo: &Repo) -> Result<bool> {
     let began = Instant::now();
@@ -93,10 +92,9 @@ pub(crate) const LANE: &str = "lane";
 /// Runs the steps of a lane.
 type RunLane = fn(&Repo, &mut Steps, &mut Tally);
 /// The lanes: their names, and their steps.
-const LANES: [(&str, RunLane); 3] = [
+const LANES: [(&str, RunLane); 2] = [
     ("newest kernel", on_newest_kernel),
-    ("guests of guests", on_nested_machines),
-    ("older kernels", on_older_kernels),
+    ("other machines", on_other_machines),
 ];
 
 /// Starts a lane; `None` where its steps must come after the others.
@@ -123,22 +121,26 @@ pub(crate) fn lane(repo: &Repo, arguments: &[String]) -> Result<bool> {
     Ok(true)
 }
 
-/// The steps with guests that have the newest kernel, and with emulators of other processors.
+/// The step whose guests have the newest kernel: as long as all others with guests.
 fn on_newest_kernel(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     let rows = rows(repo);
     steps.run("suites in guests: newest kernel", || {
-        guests::run(repo, Part::Newest, &rows, tally)
+        guests::run(repo, Kernels::Newest, &rows, tally)
     });
-    steps.run("guests on an Intel processor", || intel::run(repo, &rows));
-    steps.run("conformance on arm64", || arm64::run(repo, tally));
 }
 
-/// The steps with guests that have guests, and with guests that run little.
-fn on_nested_machines(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
+/// The steps with guests that have older kernels or a log, with emulators of other processors, and
+/// with guests that run little.
+fn on_other_machines(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     let rows = rows(repo);
-    steps.run("suites in guests: guests of guests", || {
-        guests::run(repo, Part::Nested, &rows, tally)
+    steps.run("suites in guests: older kernels", || {
+        guests::run(repo, Kernels::Older, &rows, tally)
     });
+    steps.run("logs of processor and hypervisor", || {
+        ooh::run(repo, ooh::Extent::Short, Some(&rows), tally)
+    });
+    steps.run("conformance on arm64", || arm64::run(repo, tally));
+    steps.run("guests on an Intel processor", || intel::run(repo, &rows));
     steps.run("machines of the model: guests", || {
         model::run(repo, model::Part::Guests)
     });
@@ -148,17 +150,6 @@ fn on_nested_machines(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
     steps.run("an agent of tiering in a guest", || tier_agent::run(repo));
     steps.run("CRIU in a guest", || checkpointer::test_in_guest(repo));
     steps.run("C library in a guest", || capi::check_in_guest(repo));
-}
-
-/// The steps with guests that have older kernels or a log.
-fn on_older_kernels(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
-    let rows = rows(repo);
-    steps.run("suites in guests: older kernels", || {
-        guests::run(repo, Part::Older, &rows, tally)
-    });
-    steps.run("logs of processor and hypervisor", || {
-        ooh::run(repo, ooh::Extent::Short, Some(&rows), tally)
-    });
 }
 
 /// Where tests leave rows for the table of techniques.
