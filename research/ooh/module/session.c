@@ -437,6 +437,10 @@ static long collect(struct session *session, struct ooh_round __user *argument)
     spin_lock(&session->ring_lock);
     session->given = session->head;
     round.end = session->head;
+    /* The round's own pages may have had no room. */
+    if (session->lost)
+        round.flags |= OOH_LOST;
+    session->lost = false;
     spin_unlock(&session->ring_lock);
     if (ended)
         round.flags |= OOH_ENDED;
