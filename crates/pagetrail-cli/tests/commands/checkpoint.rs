@@ -366,7 +366,7 @@ fn a_full_store_ends_a_number_without_an_interval() {
     for tree in ["", "--tree"] {
         // A limit of 16 KiB for each file is to the command what a full disk is.
         let command = format!(
-            "ulimit -f 32; exec \"$0\" checkpoint {tree} -p {} --store s{tree} --count 2",
+            "ulimit -f 32; exec timeout 60 \"$0\" checkpoint {tree} -p {} --store s{tree} --count 2",
             busy.pid()
         );
         let output = Command::new("sh")

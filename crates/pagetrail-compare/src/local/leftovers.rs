@@ -132,7 +132,7 @@ fn is_orphan(child: Pid) -> bool {
     stat_field(child, EXIT_SIGNAL) == Some(Signal::CHILD.as_raw())
 }
 
-/// A field of proc_pid_stat(5) behind the name, by its number there.
+/// A field of proc_pid_stat(5) after the name, by its number there.
 fn stat_field(process: Pid, number: usize) -> Option<i32> {
     let path = Path::new("/proc").join(process.as_raw_pid().to_string());
     let text = fs::read_to_string(path.join("stat")).ok()?;

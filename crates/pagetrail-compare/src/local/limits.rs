@@ -1,4 +1,4 @@
-//! [`Limits`]: until when a run is waited for, and what ends it before.
+//! [`Limits`]: how long a run may take and how much it may write, and what ends it then.
 
 use std::io;
 use std::os::fd::AsFd;

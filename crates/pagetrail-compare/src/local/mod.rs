@@ -1,5 +1,5 @@
-//! Programs on this machine: until when one is waited for ([`Limits`]), what it leaves behind
-//! ([`Leftovers`]), and how it is run under a tracker ([`tracker`]).
+//! Programs on this machine: what ends a run early ([`Limits`]), the processes that outlive it
+//! ([`Leftovers`]), and runs under a tracker ([`tracker`]).
 
 pub mod leftovers;
 mod limits;
