@@ -54,6 +54,9 @@ pub(crate) fn row(
     let measured = |technique: &Technique| {
         let samples = &runs[&Some(*technique)];
         let over = |figure: &dyn Fn(&Sample) -> f64| Spread::of(samples.iter().map(figure));
+        // A program that has ended before a round says nothing of what rounds cost.
+        let had_rounds = samples.iter().all(|sample| !sample.costs.is_empty());
+        let allowed = definition.max_overhead.filter(|_| had_rounds);
         ProgramMeasured {
             technique: technique.name(),
             overhead_percent: over(&|sample| {
@@ -64,7 +67,7 @@ pub(crate) fn row(
             reported_per_round: over(&|s| s.reported as f64 / s.rounds.max(1) as f64),
             collect_us: over(&|s| Spread::of(s.collect_ns.iter().copied()).median / 1e3),
             prediction: Predicted::of(samples.iter().map(|sample| &sample.tally)),
-            budget: definition.max_overhead.map(|share| Budget {
+            budget: allowed.map(|share| Budget {
                 allowed_percent: share * 100.0,
                 cost_percent: over(&|sample| sample.mean_cost(|cost| cost.share) * 100.0),
                 interval_ms: over(&|sample| {
