@@ -153,6 +153,30 @@ fn a_suite_checks_every_round() {
     assert!((0..4).any(|_| again()), "{results:#}");
 }
 
+/// Of a program within a budget it says what its rounds cost, and nothing of one that had no round.
+#[test]
+fn a_budget_is_about_programs_that_had_rounds() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("suite.toml");
+    for (round_ms, seconds, has_budget) in [(60_000, "0", false), (5, "0.5", true)] {
+        let suite = format!(
+            "techniques = [\"pagemap-scan\"]\nfalse_positive_ns = 50\noperations_per_ms = 2000\n\
+             program_round_ms = {round_ms}\nprogram_runs = 1\n[[length]]\nround_ms = 1\nwarm_up = 1\n\
+             rounds = 1\nruns = 1\n[[program]]\nname = \"sleep\"\ncommand = [\"sleep\", \"{seconds}\"]\n"
+        );
+        std::fs::write(&file, suite).unwrap();
+        let path = file.to_str().unwrap();
+        let output = run(&["--suite", path, "--max-overhead", "3%", "--json"]);
+        assert!(output.status.success(), "{output:?}");
+        let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+        if results["absent"] != serde_json::json!([]) {
+            return pagetrail_skips::not_here(format!("figures of a suite: {}", results["absent"]));
+        }
+        let budget = &results["programs"][0]["techniques"][0]["budget"];
+        assert_eq!(budget.is_object(), has_budget, "{results:#}");
+    }
+}
+
 /// Whether `adaptive` predicts the hot pages of a suite's third workload, 102 in each round. A
 /// false positive costs less than a fault on any machine.
 fn is_predicted(results: &serde_json::Value) -> bool {
