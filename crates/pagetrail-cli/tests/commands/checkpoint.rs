@@ -218,7 +218,10 @@ fn a_process_with_other_descriptors_is_rewound_by_force_only() {
     command
         .args(["-c", script])
         .current_dir(here)
-        .stdin(Stdio::null());
+        .stdin(Stdio::null())
+        // What it would inherit may be a file to which other tests write meanwhile.
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     let busy = Running(command.spawn().expect("sh starts"));
     let pid = busy.pid();
     let wait_for = |name: &str| {
