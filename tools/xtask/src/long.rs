@@ -213,8 +213,8 @@ const GUEST_BENCH: &[&str] = &["bench", "--json", "--runs", "3", "--size", "1M,1
 pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     match only {
         Some("guests") => return bench_guests(repo),
-        Some("programs") => return bench_programs(repo, "programs.json", &[]),
-        Some("budget") => return bench_programs(repo, "budget.json", BUDGET),
+        Some("programs") => return bench_programs(repo, "programs"),
+        Some("budget") => return bench_programs(repo, "budget"),
         Some("tier-guest") => return bench_tiers(repo),
         Some("tier-programs") => return bench_tier_programs(repo),
         _ => {}
@@ -236,8 +236,8 @@ pub(crate) fn bench(repo: &Repo, only: Option<&str>) -> Result<()> {
     }
     match only {
         None => {
-            bench_programs(repo, "programs.json", &[])?;
-            bench_programs(repo, "budget.json", BUDGET)?;
+            bench_programs(repo, "programs")?;
+            bench_programs(repo, "budget")?;
             bench_tiers(repo)?;
             bench_tier_programs(repo)?;
             bench_guests(repo)
@@ -295,21 +295,17 @@ fn bench_tier_programs(repo: &Repo) -> Result<()> {
     keep(repo, name, &mut replay)
 }
 
-/// The programs within a budget, which has `adaptive` predict what is too dear to protect.
-const BUDGET: &[&str] = &["--technique", "adaptive", "--max-overhead", "3%"];
-
-/// Real programs under `adaptive` and `pagemap-scan`, or as the arguments have it; those on libgc
-/// are compiled for it.
-fn bench_programs(repo: &Repo, name: &str, arguments: &[&str]) -> Result<()> {
+/// Real programs, as the suite of that name has it; those on libgc are compiled for it.
+fn bench_programs(repo: &Repo, suite: &str) -> Result<()> {
+    let name = &format!("{suite}.json");
     println!("== {name}");
     let programs = collector::programs(repo)?;
     let mut cargo = repo.cargo(&["run", "--quiet", "--release", "--package", "pagetrail-cli"]);
     cargo
         .args(["--", "bench", "--json", "--suite"])
-        .arg(repo.root.join("bench/definitions/programs.toml"))
+        .arg(repo.root.join(format!("bench/definitions/{suite}.toml")))
         .arg("--programs")
-        .arg(programs)
-        .args(arguments);
+        .arg(programs);
     keep(repo, name, &mut cargo)
 }
 

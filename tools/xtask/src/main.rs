@@ -94,7 +94,7 @@ usage: cargo xtask TASK
                    memory: what they take in the OoH paper's configurations, and tkrzw's engines
   bench programs   real programs under 'adaptive' and 'pagemap-scan' (ten minutes); bench adaptive
                    has generated workloads (a quarter of an hour)
-  bench budget     the same programs under 'adaptive' with a budget of 3% (five minutes)
+  bench budget     databases, runtimes and these programs with a budget of 3% (ten minutes)
   reproduce [report|--again]
                    measure anew all that stands beside the papers' values (hours; goes on where it
                    was ended), and write the book's chapters of them; report writes these alone

@@ -141,13 +141,40 @@ impl Writing {
 
 /// `minflt` of `proc_pid_stat(5)`.
 pub(super) fn minor_faults(pid: u32) -> Result<u64> {
+    let [faults] = stat(pid, [7])?;
+    Ok(faults)
+}
+
+/// What children of a process took that have ended and were waited for, and theirs.
+pub(super) struct Children {
+    pub(super) faults: u64,
+    pub(super) cpu: Duration,
+}
+
+/// `cminflt`, `cutime` and `cstime` of `proc_pid_stat(5)`.
+pub(super) fn children_of(pid: u32) -> Result<Children> {
+    let [faults, user, system] = stat(pid, [8, 13, 14])?;
+    let ticks = rustix::param::clock_ticks_per_second();
+    Ok(Children {
+        faults,
+        cpu: Duration::from_secs_f64((user + system) as f64 / ticks as f64),
+    })
+}
+
+/// Numbers of `/proc/PID/stat`, counted from the state of the process on.
+fn stat<const N: usize>(pid: u32, fields: [usize; N]) -> Result<[u64; N]> {
     let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
     let stat = String::from_utf8_lossy(&stat);
-    let behind_name = stat.rsplit(')').next().unwrap_or_default();
-    let field = behind_name.split_whitespace().nth(7);
-    field
-        .and_then(|field| field.parse().ok())
-        .context("the writer has ended")
+    let after_name: Vec<&str> = match stat.rsplit_once(')') {
+        Some((_, numbers)) => numbers.split_whitespace().collect(),
+        None => Vec::new(),
+    };
+    let number = |field: usize| after_name.get(field).and_then(|text| text.parse().ok());
+    let mut found = [0; N];
+    for (at, field) in fields.into_iter().enumerate() {
+        found[at] = number(field).context("the process has ended")?;
+    }
+    Ok(found)
 }
 
 impl Drop for Writing {

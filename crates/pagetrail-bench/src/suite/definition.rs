@@ -1,6 +1,7 @@
 //! [`Definition`]: what a suite measures, as its file in TOML says it (`bench/definitions/`).
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Result, ensure};
 use pagetrail::{BLOCK_PAGES_MAX, Technique};
@@ -106,14 +107,40 @@ pub(crate) enum Pattern {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Program {
     pub(crate) name: String,
-    /// The command; `{programs}` is replaced by the directory given with `--programs`.
+    /// The command. In it and in the scripts `{programs}` is replaced by the directory given with
+    /// `--programs`, and `{dir}` by a directory of the program's own.
     pub(crate) command: Vec<String>,
+    /// Other programs without which it cannot run.
+    #[serde(default)]
+    pub(crate) needs: Vec<String>,
+    /// A script for `sh` that makes what it needs, once before all runs.
+    #[serde(default)]
+    pub(crate) prepare: Option<String>,
+    /// Whether the processes that it starts count, too.
+    #[serde(default)]
+    pub(crate) tree: bool,
     /// Variables that it needs.
     #[serde(default)]
     pub(crate) environment: BTreeMap<String, String>,
     /// A script for `sh` that gives a server its work, and ends it.
     #[serde(default)]
     pub(crate) client: Option<String>,
+}
+
+impl Program {
+    /// The program with directories in the places of their names.
+    pub(crate) fn placed(&self, programs: &Path, own: &Path) -> Self {
+        let place = |text: &String| {
+            text.replace("{programs}", &programs.to_string_lossy())
+                .replace("{dir}", &own.to_string_lossy())
+        };
+        Self {
+            command: self.command.iter().map(place).collect(),
+            client: self.client.as_ref().map(place),
+            prepare: self.prepare.as_ref().map(place),
+            ..self.clone()
+        }
+    }
 }
 
 impl Definition {

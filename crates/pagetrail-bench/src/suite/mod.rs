@@ -10,6 +10,7 @@ mod goals;
 pub mod measure;
 pub mod page;
 mod program;
+mod program_run;
 mod results;
 mod sample;
 pub mod table;

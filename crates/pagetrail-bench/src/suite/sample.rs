@@ -20,15 +20,26 @@ pub(super) struct Sample {
     pub(super) reported: u64,
     pub(super) collect_ns: Vec<f64>,
     pub(super) tally: Tally,
-    /// Of each round, where a budget was set: what it cost, and how long it was.
-    pub(super) costs: Vec<(Overhead, Duration)>,
+    /// Of each round, where a budget was set.
+    pub(super) costs: Vec<Cost>,
+}
+
+/// What a round of a process cost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    pub(super) overhead: Overhead,
+    /// How long the round was.
+    pub(super) length: Duration,
+    /// The processor time that the process took meanwhile.
+    pub(super) busy: Duration,
 }
 
 impl Sample {
-    /// The mean of a figure of what rounds cost, in which a round counts for as long as it was.
+    /// The mean of a figure of what rounds cost, in which a round counts for the processor time of
+    /// its process: processes of a tree that do nothing cost nothing, and say nothing.
     pub(super) fn mean_cost(&self, figure: impl Fn(&Overhead) -> f64) -> f64 {
-        let of = |cost: &(Overhead, Duration)| figure(&cost.0) * cost.1.as_secs_f64();
-        let time: f64 = self.costs.iter().map(|cost| cost.1.as_secs_f64()).sum();
+        let of = |cost: &Cost| figure(&cost.overhead) * cost.busy.as_secs_f64();
+        let time: f64 = self.costs.iter().map(|cost| cost.busy.as_secs_f64()).sum();
         self.costs.iter().map(of).sum::<f64>() / time.max(1e-9)
     }
 }

@@ -1,0 +1,156 @@
+//! One run of a program of a suite: under one technique, or under none.
+
+use std::collections::HashMap;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::time::clock_getcpuclockid;
+use nix::unistd::Pid;
+use pagetrail::{
+    AtExit, Children, Ended, FalsePositiveCost, Member, State, Target, Technique, Watch,
+};
+
+use super::child::{children_of, minor_faults};
+use super::definition::{Definition, Program};
+use super::measure::cpu_ns;
+use super::sample::{Cost, Sample};
+
+/// A program that takes longer hangs.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Runs the program once, and collects while it runs.
+pub(super) fn sample(
+    definition: &Definition,
+    program: &Program,
+    technique: Option<Technique>,
+) -> Result<Sample> {
+    let mut command = Command::new(&program.command[0]);
+    command.args(&program.command[1..]).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.envs(&program.environment);
+    let false_positive_cost =
+        FalsePositiveCost::Costs(Duration::from_nanos(definition.false_positive_ns));
+    let watch = Watch::builder()
+        .target(Target::command(command))
+        .at_exit(AtExit::Hold);
+    // Untracked, it is started the same way, and nobody collects.
+    let watch = watch.technique(technique.unwrap_or(Technique::None));
+    let watch = watch.false_positive_cost(false_positive_cost);
+    let round = Duration::from_millis(definition.program_round_ms);
+    let watch = watch.block_pages(definition.block_pages);
+    let watch = match definition.max_overhead.filter(|_| technique.is_some()) {
+        Some(share) => watch.max_overhead(share).intervals(round..=round * 10),
+        None => watch,
+    };
+    let children = match program.tree {
+        true => Children::Follow,
+        false => Children::LeaveOut,
+    };
+    let mut tree = watch.children(children).start_tree()?;
+    let _client = Client::start(program)?;
+    let mut sample = Sample::default();
+    let mut clocks = HashMap::new();
+    let began = Instant::now();
+    let mut next = began + round;
+    loop {
+        match tree.wait(next.saturating_duration_since(Instant::now())) {
+            State::Exiting => {
+                let root = tree.members().first().context("it has ended")?;
+                (sample.cpu_ns, sample.faults) = consumed(root.pid())?;
+                tree.release_exit();
+            }
+            State::Ended(Some(Ended::Exited(0))) => return Ok(sample),
+            State::Ended(how) => bail!("it ended: {how:?}"),
+            _ if began.elapsed() > TIMEOUT => bail!("it does not come to its end"),
+            _ if technique.is_none() => next = Instant::now() + round,
+            _ => {
+                tree.follow();
+                let began = tree.began();
+                for member in tree.members_mut() {
+                    collect(member, began, &mut clocks, &mut sample);
+                }
+                let due = tree.members().iter().map(|member| member.watch().next_collect());
+                // Without a budget all are due after each round; new processes are looked for then.
+                next = due.flatten().min().unwrap_or(Instant::now() + round);
+                next = next.min(Instant::now() + round);
+            }
+        }
+    }
+}
+
+/// When a process was collected last, and its processor time then.
+type Clocks = HashMap<u32, (Instant, Duration)>;
+
+/// Collects a process of a `tree` that began then, if it is due.
+fn collect(member: &mut Member, tree: Instant, clocks: &mut Clocks, sample: &mut Sample) {
+    let now = Instant::now();
+    let number = member.number();
+    // It may end in the middle.
+    let Ok(consumed) = cpu_time(member.pid()) else {
+        return;
+    };
+    let appeared = (tree + member.appeared(), Duration::ZERO);
+    let (last, before) = clocks.get(&number).copied().unwrap_or(appeared);
+    let watch = member.watch_mut();
+    if watch.next_collect().is_some_and(|due| due > now) {
+        return;
+    }
+    let began = cpu_ns();
+    let Ok(round) = watch.collect() else { return };
+    let collect_ns = cpu_ns() - began;
+    let (pages, prediction) = (round.dirty().page_count(), round.prediction());
+    let cost = round.overhead();
+    round.commit();
+    clocks.insert(number, (Instant::now(), consumed));
+    sample.costs.extend(cost.map(|overhead| Cost {
+        overhead,
+        length: last.elapsed(),
+        busy: consumed.saturating_sub(before),
+    }));
+    sample.rounds += 1;
+    sample.reported += pages;
+    sample.collect_ns.push(collect_ns as f64);
+    sample.tally.add(prediction);
+}
+
+/// Processor time of all threads of a process, those that have ended included.
+fn cpu_time(pid: u32) -> Result<Duration> {
+    let clock = clock_getcpuclockid(Pid::from_raw(pid.try_into()?))?;
+    Ok(Duration::from(clock.now()?))
+}
+
+/// Processor time in nanoseconds and minor faults of a process that is held at its end, with those
+/// of its children that have ended.
+fn consumed(pid: u32) -> Result<(u64, u64)> {
+    let children = children_of(pid)?;
+    let own = cpu_time(pid)?;
+    let faults = minor_faults(pid)? + children.faults;
+    Ok(((own + children.cpu).as_nanos() as u64, faults))
+}
+
+/// The client that gives a server its work, and ends it.
+struct Client(Option<Child>);
+
+impl Client {
+    fn start(program: &Program) -> Result<Self> {
+        let Some(script) = &program.client else {
+            return Ok(Self(None));
+        };
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(script).stdin(Stdio::null());
+        shell.stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(Some(
+            shell.spawn().context("cannot start the client")?,
+        )))
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
