@@ -67,7 +67,10 @@ pub(crate) fn row(
                 allowed_percent: share * 100.0,
                 cost_percent: over(&|sample| sample.mean_cost(|cost| cost.share) * 100.0),
                 interval_ms: over(&|sample| {
-                    let lengths = sample.costs.iter().map(|cost| cost.length.as_secs_f64() * 1e3);
+                    let lengths = sample
+                        .costs
+                        .iter()
+                        .map(|cost| cost.length.as_secs_f64() * 1e3);
                     Spread::of(lengths).median
                 }),
                 reported_per_written: over(&|s| s.mean_cost(|cost| cost.reported_per_written)),

@@ -70,7 +70,10 @@ pub(super) fn sample(
                 for member in tree.members_mut() {
                     collect(member, began, &mut clocks, &mut sample);
                 }
-                let due = tree.members().iter().map(|member| member.watch().next_collect());
+                let due = tree
+                    .members()
+                    .iter()
+                    .map(|member| member.watch().next_collect());
                 // Without a budget all are due after each round; new processes are looked for then.
                 next = due.flatten().min().unwrap_or(Instant::now() + round);
                 next = next.min(Instant::now() + round);

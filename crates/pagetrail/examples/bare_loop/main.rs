@@ -1,20 +1,23 @@
-//! Measures what the library adds to the system calls of `pagemap-scan`: each figure of the library
-//! is compared, in one run, with that of a loop that makes only the system calls, on the same
-//! memory.
+//! Measures what the library adds to the system calls of `pagemap-scan`, and to those of a handler
+//! of write faults: each figure of the library is compared, in one run, with that of a loop that
+//! makes only the system calls, on the same memory.
 //!
 //! `cargo run --release --example bare_loop [RUNS]`. Prints one JSON document; all figures are
 //! medians.
 #![allow(unsafe_code, reason = "it measures bare system calls")]
 #![allow(clippy::print_stdout, reason = "that is what an example is for")]
 
+mod fault;
+mod kernel;
+
+use kernel::{Memory, Outcome, ioctl};
 use linux_raw_sys::general::{
     self as raw, page_region, pm_scan_arg, uffdio_api, uffdio_range, uffdio_register,
 };
 use pagetrail::{PageRange, Target, Technique, Watch, page_size};
 use rustix::fd::OwnedFd;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::MapFlags;
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 const GIB: u64 = 1 << 30;
@@ -24,8 +27,6 @@ const PAGEMAP_SCAN: u32 = rustix::ioctl::opcode::read_write::<pm_scan_arg>(b'f',
 const VECTOR_LEN: usize = 4096;
 /// The number of written pages of the sparse mapping.
 const FEW: u64 = 100;
-
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> Outcome<()> {
     let runs = match std::env::args().nth(1) {
@@ -47,6 +48,7 @@ fn main() -> Outcome<()> {
         }
     }
     let sparse = sparse(runs)?;
+    let faults = fault::measure(runs)?;
     let written = memory.range.page_count() / 10;
     let compared = |figure: fn(&Figures) -> &Vec<Duration>| {
         let pair = (median(figure(&library)), median(figure(&bare)));
@@ -65,9 +67,15 @@ fn main() -> Outcome<()> {
     println!("  \"collect_written\": {},", compared(|f| &f.written));
     println!("  \"collect_clean\": {},", compared(|f| &f.clean));
     println!(
-        "  \"collect_sparse\": {{\"bytes\": {}, \"pages_written\": {FEW}, \"library_us\": {:.1}}}",
+        "  \"collect_sparse\": {{\"bytes\": {}, \"pages_written\": {FEW}, \"library_us\": {:.1}}},",
         64 * GIB,
         sparse.as_nanos() as f64 / 1e3
+    );
+    println!(
+        "  \"handled_fault\": {{\"library_us\": {:.2}, \"bare_us\": {:.2}, \"ratio\": {:.3}}}",
+        faults.library_us,
+        faults.bare_us,
+        faults.library_us / faults.bare_us
     );
     println!("}}");
     Ok(())
@@ -117,43 +125,6 @@ fn median(times: &[Duration]) -> Duration {
     let mut times = times.to_vec();
     times.sort_unstable();
     times[times.len() / 2]
-}
-
-/// A mapping of small pages.
-struct Memory {
-    range: PageRange,
-}
-
-impl Memory {
-    fn new(bytes: u64, flags: MapFlags) -> Outcome<Self> {
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps no existing memory.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes as usize, rights, flags)? };
-        // SAFETY: the advice concerns the mapping made above, and changes no content.
-        unsafe { madvise(base, bytes as usize, Advice::LinuxNoHugepage)? };
-        let start = base as u64;
-        let range = PageRange::new(start, start + bytes).ok_or("no memory")?;
-        Ok(Self { range })
-    }
-
-    /// Writes one word to every n-th page.
-    fn write(&self, every: u64) -> Duration {
-        let began = Instant::now();
-        for address in
-            (self.range.start()..self.range.end()).step_by((every * page_size()) as usize)
-        {
-            // SAFETY: the address is in the mapping, which is writable and only this value uses.
-            unsafe { std::ptr::write_volatile(address as *mut u64, address) };
-        }
-        began.elapsed()
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: this value made the mapping, and no reference to its memory exists.
-        let _ = unsafe { munmap(self.range.start() as *mut _, self.range.bytes() as usize) };
-    }
 }
 
 struct ByLibrary(Watch);
@@ -251,14 +222,6 @@ impl Collect for Bare {
             start = arg.walk_end;
         }
         Ok(pages)
-    }
-}
-
-fn ioctl<T>(fd: &impl AsRawFd, request: u32, arg: &mut T) -> std::io::Result<usize> {
-    // SAFETY: each caller passes the struct that its request takes, with valid pointers in it.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), request.into(), std::ptr::from_mut(arg)) } {
-        result @ 0.. => Ok(result as usize),
-        _ => Err(std::io::Error::last_os_error()),
     }
 }
 
