@@ -333,6 +333,37 @@ fn what_a_run_leaves_behind_is_ended_and_named() {
 }
 
 #[test]
+fn a_program_has_no_terminal_that_could_stop_it() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    // It asks its terminal something, if it has one: in the background of one it would be stopped.
+    let asks = "read answer </dev/tty || exit 7";
+    let mut environments = "native".to_owned();
+    if has_pagemap_scan() {
+        environments += ",tracked:pagemap-scan";
+    }
+    let program = env!("CARGO_BIN_EXE_pagetrail");
+    let command = format!(
+        "'{program}' compare {environments} --runs 1 --timeout 60s --json -- sh -c '{asks}' >found"
+    );
+    let script = Command::new("script")
+        .args(["-qfec", &command, "screen"])
+        .current_dir(directory.path())
+        .env("SHELL", "/bin/sh")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut script) = script else {
+        return pagetrail_skips::not_here("compare: no script(1), which gives it a terminal");
+    };
+    script.wait().expect("a child");
+    let found = std::fs::read(directory.path().join("found")).expect("it was written");
+    let found: Value = serde_json::from_slice(&found).expect("JSON");
+    let test = &found["suites"][0]["tests"][0];
+    assert_eq!(test["ends"], "exited with code 7", "{found}");
+}
+
+#[test]
 fn an_interrupted_comparison_leaves_nothing_behind() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut environments = vec!["native"];

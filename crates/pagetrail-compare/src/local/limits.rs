@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group,
 
 use super::memory::available_bytes;
 use crate::capture::{Capture, Written};
+use crate::sys::session::begin_session;
 
 /// Between two looks for signals.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
@@ -130,8 +130,10 @@ fn poll_once(descriptor: &impl AsFd, timeout: Duration) -> io::Result<()> {
 }
 
 /// Has a program lead a process group, so that it can be killed with the processes that it starts.
+/// It is that of a session, without a terminal: a program that asks its terminal something would
+/// be stopped there, since another group is in the foreground.
 pub fn set_apart(command: &mut Command) {
-    command.process_group(0);
+    begin_session(command);
 }
 
 /// Kills a program that was started here after [`set_apart`], and what it has started: all but

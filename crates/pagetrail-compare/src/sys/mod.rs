@@ -7,6 +7,7 @@ pub(crate) mod child;
 pub(crate) mod heap_end;
 pub(crate) mod machine;
 pub(crate) mod mapping;
+pub(crate) mod session;
 pub(crate) mod usage;
 
 /// Refuses all threads but the first of a process, which starts no other before a test that needs
