@@ -1,6 +1,7 @@
 //! `pagetrail compare` as its users call it; its figures are not checked here, but for their shape.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use pagetrail::{Capabilities, Technique};
 use serde_json::Value;
