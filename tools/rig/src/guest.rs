@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
+use super::clock;
 use super::doorbell::Doorbell;
 use super::initrd::Archive;
 use super::jobs::{self, Output};
@@ -281,7 +282,7 @@ impl Guest<'_> {
             .arg(&self.kernel.image)
             .arg("-initrd")
             .arg(initrd)
-            .args(["-append", KERNEL_PARAMETERS])
+            .args(["-append", &kernel_parameters(self.machine)?])
             .arg("-serial")
             .arg(format!("file:{}", qemu_path(&self.console())))
             .args(["-device", "virtio-serial-pci"]);
@@ -398,6 +399,12 @@ const KERNEL_PARAMETERS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 oops=pa
                                  mitigations=off tsc=reliable no_timer_check \
                                  damon_stat.enabled=N";
 
+/// All parameters of a guest's kernel.
+fn kernel_parameters(machine: &Machine) -> Result<String> {
+    let clock = clock::parameter(machine.counted)?;
+    Ok(format!("{KERNEL_PARAMETERS} {clock}"))
+}
+
 impl Job {
     /// The job as a shell script; on the second and third processor only, if so wanted.
     fn script(&self, spares_first: bool) -> Result<String> {
@@ -482,6 +489,20 @@ pub fn print_bytes(bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kernel_is_given_the_rate_of_its_counter() {
+        for counted in [false, true] {
+            let machine = Machine {
+                counted,
+                ..Machine::default()
+            };
+            let parameters = kernel_parameters(&machine).unwrap();
+            let mut words = parameters.split(' ');
+            let khz = words.find_map(|word| word.strip_prefix("tsc_early_khz="));
+            assert!(khz.unwrap().parse::<u32>().unwrap() > 0, "{parameters}");
+        }
+    }
 
     #[test]
     fn a_script_keeps_every_byte_of_an_argument() {

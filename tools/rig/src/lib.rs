@@ -16,6 +16,7 @@ mod apt;
 pub mod arm64;
 pub mod bochs;
 mod cache;
+mod clock;
 pub mod criu;
 mod doorbell;
 mod engine;
@@ -33,6 +34,7 @@ mod process;
 pub mod programs;
 mod qemu;
 pub mod redis;
+mod sys;
 mod toolchain;
 
 use std::env;
