@@ -43,6 +43,8 @@ mod rust_vmm;
 #[cfg(feature = "store")]
 pub mod store;
 mod sys;
+#[cfg(target_arch = "x86_64")]
+pub mod tables;
 mod tracker;
 pub mod userfault;
 mod vhost;
@@ -55,7 +57,7 @@ pub use pages::{Bitmap, DirtyPages, DirtyRange};
 pub use regions::Regions;
 #[cfg(feature = "vm-memory")]
 pub use rust_vmm::{MarkedWrites, MemoryLog};
-pub use sys::memory::{DeviceMemory, Region};
+pub use sys::memory::{DeviceMemory, Region, TableMemory};
 pub use tracker::{Consumer, Round, Start, Tracker};
 pub use vhost::VhostLog;
 

@@ -58,7 +58,7 @@ impl Bitmap {
     }
 
     /// Removes a range of pages.
-    #[cfg(feature = "store")]
+    #[cfg(any(feature = "store", target_arch = "x86_64"))]
     pub(crate) fn remove(&mut self, pages: Range<u64>) {
         for page in pages.start..pages.end.min(self.pages) {
             self.words[(page / 64) as usize] &= !(1 << (page % 64));
@@ -173,6 +173,20 @@ impl DirtyPages {
                 bitmap.insert_words(&more.words);
             }
         }
+    }
+
+    /// The pages that both sets have.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn intersection(&self, other: &Self) -> Self {
+        let mut both = self.clone();
+        for (slot, bitmap) in &mut both.bitmaps {
+            let words = other.of_slot(*slot).map_or(&[][..], Bitmap::words);
+            let words = words.iter().chain(std::iter::repeat(&0));
+            for (word, more) in bitmap.words.iter_mut().zip(words) {
+                *word &= more;
+            }
+        }
+        both
     }
 
     /// Leaves no page dirty.

@@ -264,6 +264,16 @@ impl Consumer {
         })
     }
 
+    /// Says that this consumer has itself written these pages, which no log sees: they are dirty
+    /// for every other consumer.
+    pub(crate) fn wrote(&self, pages: &DirtyPages) {
+        let mut state = self.tracker.state();
+        let others = state.consumers.iter_mut();
+        for (_, other) in others.filter(|(id, other)| **id != self.id && other.enabled) {
+            other.dirty.union_with(pages);
+        }
+    }
+
     /// Wants no pages for a while: costs nothing, and knows nothing of what is written.
     pub fn disable(&self) {
         if let Some(own) = self.tracker.state().consumers.get_mut(&self.id) {

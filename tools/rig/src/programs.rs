@@ -48,6 +48,14 @@ pub fn build(repo: &Repo) -> Result<(String, String)> {
             ),
         ),
         (
+            "small_vmm_tables",
+            init(
+                repo,
+                "crates/pagetrail-vmm/tests/linux_tables.c",
+                &out("small_vmm_tables"),
+            ),
+        ),
+        (
             "small_vmm_ooh",
             init(repo, "research/ooh/guest.c", &out("small_vmm_ooh")),
         ),

@@ -5,6 +5,7 @@ use crate::machine::{Console, Memory, Monitor, Outcome, Software, State, Turn};
 use pagemap_scan::{Faults, Features, Mode, Userfaultfd};
 use pagetrail_checkpoint::{Store, WorldWritable, WriterOptions};
 use pagetrail_vmm::store::{LazyRestore, Snapshots};
+use pagetrail_vmm::tables::TableScan;
 use pagetrail_vmm::{Regions, Start, Tracker};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 /// Memory of the guest.
 const MEBIBYTES: u64 = 128;
 const SNAPSHOTS: u32 = 3;
+const WINDOWS: u32 = 3;
 const ROUNDS: u32 = 4;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(250);
 /// A kernel boots in some seconds, and in emulation in minutes.
@@ -98,6 +100,7 @@ pub(crate) fn run(wish: &Wish) -> Outcome<()> {
     while_it_runs(&mut monitor, &tracker, |turn, console| {
         rounds(&tracker, turn, console)
     })?;
+    accesses(&mut monitor, &tracker)?;
     snapshots(&mut monitor, &tracker, &store)?;
     if monitor.ring_was_overrun() {
         println!("KVM overran its ring: rounds have all pages since");
@@ -143,6 +146,30 @@ fn rounds(tracker: &Tracker, turn: &Turn, console: &Console) -> Outcome<()> {
             let printed = console.text();
             return Err(format!("the guest's program does not work: {printed}").into());
         }
+    }
+    Ok(())
+}
+
+/// Prints what the guest's processes access in windows, by the guest's page tables.
+fn accesses(monitor: &mut Monitor, tracker: &Tracker) -> Outcome<()> {
+    let mut scan = TableScan::new(tracker, monitor.memory.tables()?)?;
+    for window in 0..=WINDOWS {
+        let spaces = monitor.spaces()?;
+        let seen = scan.accesses(&spaces)?;
+        let (_, of_all) = scan.read_everything();
+        // Before the first window, what was ever accessed.
+        if window > 0 {
+            println!(
+                "window {window}: {} pages accessed; page tables read: {} of {of_all}",
+                seen.accessed.count(),
+                seen.cost.tables_read,
+            );
+        }
+        scan.clear(&spaces, &seen.accessed)?;
+        while_it_runs(monitor, tracker, |_, _| {
+            thread::sleep(BETWEEN_ROUNDS);
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! [`Region`]: memory of a guest, mapped in this process, which the guest writes at any time; and
-//! [`DeviceMemory`], which the monitor writes as well.
+//! [`DeviceMemory`] and [`TableMemory`], which the monitor writes as well.
 #![allow(unsafe_code, reason = "guest memory is named by its address")]
 
+use crate::regions::Regions;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// A piece of guest memory: one memslot of KVM, and where it is mapped in this process.
@@ -183,6 +184,45 @@ impl DeviceMemory {
         // be read and written (`DeviceMemory::new`). An atomic has any bytes. Others write the
         // memory as a guest does, or by this function's atomics.
         unsafe { &*at }
+    }
+}
+
+/// Guest memory in which a monitor clears accessed bits of the guest's page tables.
+#[derive(Clone, Debug)]
+pub struct TableMemory(Regions);
+
+impl TableMemory {
+    /// Takes the guest memory in which page tables may lie: all of it, usually.
+    ///
+    /// # Safety
+    ///
+    /// As long as this value or a copy of it lives, the regions' bytes can be written, too, and
+    /// nothing in this process has a Rust reference to them but to atomics. The rules of
+    /// [`Region::new`] hold.
+    pub unsafe fn new(regions: Regions) -> Self {
+        Self(regions)
+    }
+
+    /// Where it is.
+    pub fn regions(&self) -> &Regions {
+        &self.0
+    }
+
+    /// Replaces the aligned word of 8 bytes at a guest-physical address by another one, if it is
+    /// the expected one, in one step; whether it was.
+    pub(crate) fn replace(&self, guest_address: u64, expected: u64, new: u64) -> bool {
+        let Some(region) = self.0.at_guest_address(guest_address) else {
+            return false;
+        };
+        assert!(guest_address.is_multiple_of(8), "not aligned");
+        let at = region.host_address() + (guest_address - region.guest_address());
+        let word = std::ptr::with_exposed_provenance::<AtomicU64>(at as usize);
+        // SAFETY: the address is aligned and within the region, whose length is a multiple of
+        // pages, and the region can be read and written (`TableMemory::new`). Others write it by
+        // atomics, by volatile writes, or as a guest does.
+        let word = unsafe { &*word };
+        word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 }
 

@@ -7,6 +7,8 @@ mod kvm_logs;
 mod linux;
 #[cfg(all(target_arch = "x86_64", feature = "store"))]
 mod linux_log;
+#[cfg(all(target_arch = "x86_64", feature = "store"))]
+mod linux_tables;
 #[cfg(feature = "store")]
 mod over_a_socket;
 mod rounds;
@@ -18,6 +20,8 @@ mod small_vmm;
 #[cfg(feature = "store")]
 mod store;
 mod sys;
+#[cfg(target_arch = "x86_64")]
+mod tables;
 mod vhost;
 #[cfg(all(target_arch = "x86_64", feature = "store"))]
 mod whole_guests;

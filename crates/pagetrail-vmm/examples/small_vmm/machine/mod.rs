@@ -12,6 +12,7 @@ use devices::{DeviceState, Devices};
 use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use pagetrail_vmm::kvm::{self, LogProtection, Logging, SlotAccess, VcpuRings};
+use pagetrail_vmm::tables::AddressSpace;
 use pagetrail_vmm::{DirtyLog, OwnWrites, Regions, Tracker};
 use state::MachineState;
 use std::error::Error;
@@ -168,6 +169,13 @@ impl Monitor {
         };
         let logs = vec![guest, Box::new(self.writes.clone())];
         Ok(Tracker::new(Regions::new([region])?, logs)?)
+    }
+
+    /// What the guest's processor has in CR3, while the guest does not run.
+    pub(crate) fn spaces(&self) -> Outcome<Vec<AddressSpace>> {
+        let sregs = self.vcpu.get_sregs()?;
+        let space = AddressSpace::of(sregs.cr0, sregs.cr3, sregs.cr4, sregs.efer);
+        Ok(space.into_iter().collect())
     }
 
     /// Lets the guest have what the tracker finds, by a device of its own.

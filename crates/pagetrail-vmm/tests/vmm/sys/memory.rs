@@ -115,6 +115,15 @@ pub(crate) fn device_memory(memory: &Memory) -> DeviceMemory {
     device_memory_within(memory, 0, memory.bytes)
 }
 
+/// A memory as one that has the guest's page tables. It must outlive that.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn table_memory(memory: &Memory) -> pagetrail_vmm::TableMemory {
+    let regions = Regions::new([memory.region()]).unwrap();
+    // SAFETY: the mapping can be read and written, and is written by volatile writes, by guests and
+    // by this value.
+    unsafe { pagetrail_vmm::TableMemory::new(regions) }
+}
+
 /// A part of a memory as that of a device. The memory must outlive it.
 pub(crate) fn device_memory_within(memory: &Memory, offset: u64, bytes: u64) -> DeviceMemory {
     assert!(offset + bytes <= memory.bytes);

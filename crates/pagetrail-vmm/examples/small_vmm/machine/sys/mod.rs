@@ -12,7 +12,7 @@ use kvm_bindings::{
     kvm_vcpu_events, kvm_xcrs, kvm_xsave,
 };
 use kvm_ioctls::{VcpuFd, VmFd};
-use pagetrail_vmm::{DeviceMemory, Region};
+use pagetrail_vmm::{DeviceMemory, Region, Regions, TableMemory};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
@@ -77,6 +77,13 @@ impl Memory {
     pub(crate) fn device(&self) -> DeviceMemory {
         // SAFETY: the mapping can be written, and nothing else in this program writes a device's.
         unsafe { DeviceMemory::new(self.region()) }
+    }
+
+    /// The memory as one that has the guest's page tables, which must not outlive it.
+    pub(crate) fn tables(&self) -> Outcome<TableMemory> {
+        let regions = Regions::new([self.region()])?;
+        // SAFETY: the mapping can be written, and has no references.
+        Ok(unsafe { TableMemory::new(regions) })
     }
 
     /// Writes as a device does. What lies outside the memory is not written, and false is returned.
