@@ -71,7 +71,7 @@ impl Bin {
         let start = superblock.offset_of(slab);
         let taken = guard.take(wanted, |offset, state| {
             found(Slot {
-                object: superblock.aliases.address(start + offset) as *mut u8,
+                object: superblock.address(slab.get(), start + offset) as *mut u8,
                 state,
             });
         });

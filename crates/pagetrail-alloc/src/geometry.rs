@@ -87,6 +87,12 @@ impl Aliases {
 pub(crate) struct SubpageBits(pub(crate) u32);
 
 impl SubpageBits {
+    /// Whether this is the first sub-page.
+    #[inline(always)]
+    pub(crate) const fn is_first(self) -> bool {
+        self.0 >> 16 == 0
+    }
+
     /// Whether an address is in this sub-page of its page.
     #[inline(always)]
     pub(crate) const fn has(self, address: usize) -> bool {

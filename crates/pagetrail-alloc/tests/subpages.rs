@@ -301,3 +301,83 @@ fn a_new_heap_is_found_and_what_it_never_used_is_not_written() {
     assert!(gone);
     round.commit();
 }
+
+/// The pages that are written in any alias, each alias by itself: as many faults.
+fn faults(round: &pagetrail::Round<'_>) -> u64 {
+    round.dirty().page_count()
+}
+
+#[test]
+fn a_nursery_is_tracked_by_pages_until_its_objects_stay() {
+    let _alone = alone();
+    if !can_watch() {
+        return;
+    }
+    const YOUNG: usize = 20_000;
+    let heap = Heap::new(SubpageCount::DEFAULT).unwrap();
+    let layout = Layout::from_size_align(48, 16).unwrap();
+    let other = Layout::from_size_align(320, 16).unwrap();
+    let lasting: Vec<_> = (0..2000).map(|_| heap.allocate(other).unwrap()).collect();
+    let base = lasting[0].as_ptr() as u64 & !((2 << 20) - 1);
+    let aliases = PageRange::new(base, base + 8 * ALIAS_BYTES).unwrap();
+    let physical = |address: u64| base + (address - base) % ALIAS_BYTES;
+    let alias = |object: &NonNull<u8>| (object.as_ptr() as u64 - base) / ALIAS_BYTES;
+    let mut watch = Watch::builder()
+        .target(Target::ranges([aliases]))
+        .technique(Choice::from(Technique::PagemapScan))
+        .merge_subpages(true)
+        .start()
+        .unwrap();
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut kept = Vec::new();
+    let (mut apart, mut merged) = (0, 0);
+    for number in 0..60 {
+        let mut right = PageSet::new();
+        let mut write = |object: NonNull<u8>, bytes: usize| {
+            // SAFETY: the object has so many bytes.
+            unsafe { object.write_bytes(number, bytes) };
+            let at = physical(object.as_ptr() as u64);
+            right.extend(PageRange::new(at, at + bytes as u64));
+        };
+        let young: Vec<_> = (0..YOUNG).map(|_| heap.allocate(layout).unwrap()).collect();
+        young.iter().for_each(|object| write(*object, 48));
+        let sparse = &lasting[random.usize(..lasting.len())];
+        write(*sparse, 320);
+        for object in young {
+            // The last rounds keep some, which are written from then on.
+            if number > 40 && random.usize(..20) == 0 {
+                kept.push(object);
+            } else {
+                // SAFETY: the test does not use the object any more.
+                unsafe { heap.free(object) };
+            }
+        }
+        kept.iter().for_each(|object| write(*object, 48));
+        let round = watch.collect().unwrap();
+        let subpages = round.subpages().unwrap();
+        let missed = right.difference(subpages.bytes());
+        assert!(missed.is_empty(), "round {number}: {missed:?}");
+        // What is not of the nursery is distinguished by sub-pages in all rounds.
+        let page = physical(sparse.as_ptr() as u64) & !4095;
+        let page = PageSet::from_iter([PageRange::new(page, page + 4096).unwrap()]);
+        if number > 1 {
+            let of_page = subpages.dirty().intersection(&page).bytes();
+            assert!(of_page < 4096, "round {number}");
+        }
+        match number {
+            2..4 => apart += faults(&round),
+            30..32 => merged += faults(&round),
+            _ => {}
+        }
+        round.commit();
+    }
+    println!("faults of two rounds: {apart} by sub-pages, {merged} merged");
+    assert!(merged * 4 < apart, "{merged} {apart}");
+    // Objects that stay have ended that: new slabs have all aliases again.
+    let new: Vec<_> = (0..YOUNG).map(|_| heap.allocate(layout).unwrap()).collect();
+    assert!(new.iter().any(|object| alias(object) > 0));
+    for object in new.into_iter().chain(kept).chain(lasting) {
+        // SAFETY: the test does not use the object any more.
+        unsafe { heap.free(object) };
+    }
+}

@@ -4,6 +4,7 @@
 //! Programs do a fixed amount of work and say what processor time it took, the kernel's faults
 //! included; runs of all variants take turns, so that a busy machine is busy for all of them.
 
+mod areas;
 mod checkpoints;
 mod kit;
 mod programs;
@@ -23,12 +24,13 @@ use pagetrail_steps::repo::Repo;
 
 /// What can be measured, and in how many rounds if nobody says otherwise: each within six minutes.
 /// A round is a run of each variant, or, in them, a checkpoint or a collect.
-const BENCHES: [(&str, usize); 5] = [
+const BENCHES: [(&str, usize); 6] = [
     ("programs", 2),
     ("throughput", 3),
     ("checkpoints", 7),
     ("reads", 21),
     ("scale", 1),
+    ("areas", 60),
 ];
 
 /// Measures everything or one of `BENCHES`, so many times, prints tables, and replaces the recorded
@@ -58,6 +60,7 @@ pub fn bench(repo: &Repo, asked: &[String]) -> Result<()> {
             "throughput" => throughput::measure(&kit, rounds)?,
             "checkpoints" => checkpoints::measure(repo, &kit, rounds)?,
             "scale" => scale::measure(&kit)?,
+            "areas" => areas::measure(repo, rounds)?,
             _ => reads::measure(repo, rounds)?,
         };
         let results = json!({

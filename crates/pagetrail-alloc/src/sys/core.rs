@@ -280,12 +280,12 @@ impl Core {
     #[inline(always)]
     fn find_small(&self, address: usize) -> Option<(*const AtomicU8, usize)> {
         let hint = registry::hint(address)?;
-        if !hint.subpage.has(address) {
-            return None;
-        }
         // SAFETY: the registry says that a superblock is there, and none is given back before its
         // heap.
         let slab = unsafe { Superblock::slab_by_hint(hint, address) };
+        if !hint.subpage.has(address) && !(hint.subpage.is_first() && slab.is_merged()) {
+            return None;
+        }
         self.find_in(slab.get(), address)
     }
 
@@ -323,9 +323,9 @@ impl Core {
                 }
             }
             At::Superblock(superblock) => {
-                if superblock.aliases.offset(address).1
-                    && let Some((state, class)) =
-                        self.find_in(superblock.slab_at(address).get(), address)
+                let slab = superblock.slab_at(address);
+                if superblock.hands_out(slab.get(), address)
+                    && let Some((state, class)) = self.find_in(slab.get(), address)
                 {
                     return Found::Small { class, state };
                 }

@@ -14,8 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The name in `/proc/PID/maps`, where it follows `/memfd:`.
 const NAME: &std::ffi::CStr = c"pagetrail-heap";
 const BYTES: usize = 65536;
-const MAGIC: u64 = u64::from_le_bytes(*b"PTHEAP\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"PTHEAP\0\x02");
 const HEADER_WORDS: usize = 8;
+/// The word in which a tracker says which classes' new slabs are to be merged.
+const MERGED_WORD: usize = 4;
 const ENTRY_WORDS: usize = 4;
 const ENTRIES_MAX: usize = (BYTES / 8 - HEADER_WORDS) / ENTRY_WORDS;
 
@@ -54,6 +56,17 @@ impl Descriptor {
         descriptor.word(3, start as u64);
         descriptor.word(0, MAGIC);
         descriptor
+    }
+
+    /// Whether a tracker wants the pages of new slabs of a class whole. No class of memory that is
+    /// mapped once per sub-page has a number of 64 or more.
+    pub(crate) fn merges(&self, class: usize) -> bool {
+        if self.0.is_null() {
+            return false;
+        }
+        // SAFETY: within the mapping, which exists.
+        let merged = unsafe { (*self.0.add(MERGED_WORD)).load(Ordering::Relaxed) };
+        merged.unbounded_shr(class as u32) & 1 != 0
     }
 
     fn word(&self, index: usize, value: u64) {

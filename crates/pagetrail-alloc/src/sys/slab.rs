@@ -18,7 +18,7 @@ use crate::shape::{self, Shape};
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// In an object's byte: it is not the program's.
 pub(crate) const FREE: u8 = 0;
@@ -46,6 +46,8 @@ pub(crate) struct Slab {
     /// Which lock protects the metadata; 0 in a slab that was never used.
     lock: AtomicUsize,
     superblock: Option<Lasting<Superblock>>,
+    /// Whether all objects are handed out in the first alias; changes only while there are none.
+    merged: AtomicBool,
     metadata: UnsafeCell<Metadata>,
 }
 
@@ -134,6 +136,7 @@ impl Slab {
             owner: AtomicUsize::new(0),
             lock: AtomicUsize::new(unused.lock),
             superblock: Some(superblock),
+            merged: AtomicBool::new(false),
             metadata: UnsafeCell::new(Metadata {
                 seal: 0,
                 groups: 0,
@@ -147,6 +150,13 @@ impl Slab {
                 previous: None,
             }),
         }
+    }
+
+    /// Whether all of its objects are handed out in the first alias, so that a tracker sees whole
+    /// pages.
+    #[inline]
+    pub(crate) fn is_merged(&self) -> bool {
+        self.merged.load(Ordering::Relaxed)
     }
 
     /// What its objects are.
@@ -214,7 +224,8 @@ impl<'key> SlabGuard<'key> {
         Self { slab, metadata }
     }
 
-    /// Makes a slab without a class one of objects of the class of `key`; all are in.
+    /// Makes a slab without a class one of objects of the class of `key`; all are in. Its pages are
+    /// `merged`, or distinguished by sub-pages.
     ///
     /// # Safety
     ///
@@ -225,6 +236,7 @@ impl<'key> SlabGuard<'key> {
         unused: &mut Key,
         key: &'key mut Key,
         marks: *mut u8,
+        merged: bool,
     ) -> Self {
         let Some(class) = key.class() else {
             wrong_key(slab);
@@ -247,6 +259,7 @@ impl<'key> SlabGuard<'key> {
         metadata.groups = u64::MAX >> (64 - groups);
         (metadata.used, metadata.high) = (0, 0);
         metadata.generation += 1;
+        slab.merged.store(merged, Ordering::Relaxed);
         slab.shape.store(Shape::of(class).word(), Ordering::Relaxed);
         slab.lock.store(key.lock, Ordering::Relaxed);
         slab.owner.store(key.lock - class, Ordering::Release);
@@ -269,6 +282,7 @@ impl<'key> SlabGuard<'key> {
         let bytes = shape::marks_bytes(slab.shape().class());
         slab.owner.store(0, Ordering::Relaxed);
         slab.shape.store(Shape::NONE.word(), Ordering::Relaxed);
+        slab.merged.store(false, Ordering::Relaxed);
         slab.states.store(null_mut(), Ordering::Relaxed);
         let marks = std::mem::replace(&mut self.metadata.bits, null_mut());
         (self.metadata.groups, self.metadata.high) = (0, 0);

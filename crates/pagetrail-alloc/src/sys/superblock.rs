@@ -130,8 +130,9 @@ impl Superblocks {
                 return Err(errno);
             }
         };
+        let merged = self.backing == Backing::Aliased && common.descriptor.merges(class);
         // SAFETY: the marks are fresh, and have the length for the class of the key.
-        let guard = unsafe { SlabGuard::begin(slab, &mut self.key, key, marks) };
+        let guard = unsafe { SlabGuard::begin(slab, &mut self.key, key, marks, merged) };
         guard.superblock().publish(&guard);
         self.used += 1;
         Ok(slab)
@@ -365,6 +366,21 @@ impl Superblock {
         }
     }
 
+    /// The address at which a slab hands out an object that begins at an offset in the superblock.
+    #[inline]
+    pub(crate) fn address(&self, slab: &Slab, offset: usize) -> usize {
+        match slab.is_merged() {
+            true => self.aliases.address_in(0, offset),
+            false => self.aliases.address(offset),
+        }
+    }
+
+    /// Whether an object at this address of the superblock is handed out there.
+    pub(crate) fn hands_out(&self, slab: &Slab, address: usize) -> bool {
+        let (_, is_of_subpage) = self.aliases.offset(address);
+        is_of_subpage || slab.is_merged() && self.aliases.alias(address) == 0
+    }
+
     /// Where a slab begins.
     pub(crate) fn offset_of(&self, slab: Lasting<Slab>) -> usize {
         (slab.as_ptr() as usize - self.slabs as usize) / size_of::<Slab>() * SLAB
@@ -374,6 +390,7 @@ impl Superblock {
     fn publish(&self, guard: &SlabGuard<'_>) {
         let word = guard.slab().shape().size() as u64
             | u64::from(guard.touched_pages) << 16
+            | u64::from(guard.slab().is_merged()) << 31
             | guard.generation << 32;
         // SAFETY: the table has a word for each slab.
         unsafe {
@@ -409,7 +426,10 @@ impl Superblock {
         let bytes = pages.len() * PAGE;
         guard.touched_pages = to;
         self.publish(guard);
-        let busy = geometry::busy_subpages(guard.slab().shape().size(), self.subpages, pages);
+        let busy = match guard.slab().is_merged() {
+            true => 1,
+            false => geometry::busy_subpages(guard.slab().shape().size(), self.subpages, pages),
+        };
         for subpage in (0..self.subpages).filter(|subpage| busy >> subpage & 1 != 0) {
             // SAFETY: mapped and writable.
             unsafe { map::populate(self.aliases.address_in(subpage, from), bytes) };

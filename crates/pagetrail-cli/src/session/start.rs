@@ -55,7 +55,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) last_round: bool,
     /// The number of sub-pages for a program that is started on the sub-page allocator.
     pub(crate) subpages: Option<&'a str>,
-    /// How a guest's sub-pages are merged.
+    /// How sub-pages are merged.
     pub(crate) units: UnitStrategy,
 }
 
@@ -148,6 +148,11 @@ fn builder(
             false => ReportPages::Once,
         })
         .block_pages(technique.block_pages);
+    match wanted.units {
+        UnitStrategy::Static => {}
+        UnitStrategy::Adaptive => builder = builder.merge_subpages(true),
+        _ => bail!("--units history needs --vm: objects of a process cannot be merged at once"),
+    }
     if let Some(cost) = technique.false_positive_cost {
         builder = builder.false_positive_cost(cost);
     }

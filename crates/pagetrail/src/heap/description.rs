@@ -8,9 +8,15 @@ const NAME: &str = "/memfd:pagetrail-heap";
 
 /// The size of a description in bytes.
 pub(crate) const BYTES: usize = 65536;
-const MAGIC: &[u8; 8] = b"PTHEAP\0\x01";
+/// The beginning of a description, without its version.
+const MAGIC: &[u8; 7] = b"PTHEAP\0";
+/// The versions: from the second on, the heap takes advice.
+const VERSIONS: std::ops::RangeInclusive<u8> = 1..=2;
 const HEADER_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 32;
+
+/// The offset of the word in which a tracker says which classes to merge.
+pub(crate) const MERGED_AT: u64 = 32;
 
 /// The only page and slab sizes of the format, in bytes.
 pub(crate) const PAGE: u64 = 4096;
@@ -41,6 +47,10 @@ pub(crate) struct Superblock {
     /// The address of its table, which has a word of eight bytes for each slab.
     pub(crate) table: u64,
     pub(crate) subpages_per_page: u32,
+    /// The address of the heap's description.
+    pub(crate) description: u64,
+    /// Whether the heap reads what a tracker writes there.
+    pub(crate) takes_advice: bool,
 }
 
 impl Superblock {
@@ -84,7 +94,9 @@ pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>>
             .map(u64::from_le_bytes)
     };
     let subpages_per_page = u32_at(12)?;
-    let is_ours = bytes.get(..8)? == MAGIC
+    let version = *bytes.get(7)?;
+    let is_ours = bytes.get(..7)? == MAGIC
+        && VERSIONS.contains(&version)
         && u64::from(u32_at(8)?) == PAGE
         && u64::from(u32_at(16)?) == SLAB
         && u64_at(24)? == address
@@ -102,6 +114,8 @@ pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>>
                 alias_bytes: u64_at(at + 8)?,
                 table: u64_at(at + 16)?,
                 subpages_per_page,
+                description: address,
+                takes_advice: version >= 2,
             };
             let fits = superblock.alias_bytes.is_power_of_two()
                 && (SLAB..=ALIAS_BYTES_MAX).contains(&superblock.alias_bytes)
@@ -141,7 +155,8 @@ mod tests {
 
     fn description() -> Vec<u8> {
         let mut bytes = vec![0; BYTES];
-        bytes[..8].copy_from_slice(MAGIC);
+        bytes[..7].copy_from_slice(MAGIC);
+        bytes[7] = 1;
         bytes[8..12].copy_from_slice(&4096u32.to_le_bytes());
         bytes[12..16].copy_from_slice(&8u32.to_le_bytes());
         bytes[16..20].copy_from_slice(&65536u32.to_le_bytes());
@@ -160,6 +175,8 @@ mod tests {
             alias_bytes: 1 << 24,
             table: 0x9000,
             subpages_per_page: 8,
+            description: 0x7000,
+            takes_advice: false,
         };
         assert_eq!(superblocks(&description(), 0x7000), Some(vec![superblock]));
         assert_eq!(superblocks(&description(), 0x8000), None);
@@ -181,6 +198,8 @@ mod tests {
             alias_bytes: 1 << 30,
             table: 0,
             subpages_per_page,
+            description: 0,
+            takes_advice: false,
         };
         let apart: Vec<_> = (0..2046).rev().map(|at| superblock(at, 1)).collect();
         let kept = within_limits(apart);

@@ -7,7 +7,8 @@
 //! the program wrote. (One more table is kept, for alternating rounds.) Otherwise all of the page
 //! counts as written.
 
-use super::description::{self, BYTES, Superblock};
+use super::areas::Areas;
+use super::description::{self, BYTES, MERGED_AT, Superblock};
 use super::slab::Word;
 use super::subpages::{self, Subpages};
 use crate::page_set::{PageRange, PageSet};
@@ -24,6 +25,11 @@ const TABLES: usize = 3;
 pub struct Heaps {
     pid: u32,
     found: Vec<Followed>,
+    areas: Areas,
+    /// Whether heaps are to merge slabs.
+    merges: bool,
+    /// The descriptions of the heaps, and the last advice to each.
+    advised: Vec<(u64, u64)>,
 }
 
 /// A superblock and the last contents of its table, the latest last.
@@ -41,7 +47,39 @@ impl Heaps {
         Self {
             pid,
             found: Vec::new(),
+            areas: Areas::default(),
+            merges: false,
+            advised: Vec::new(),
         }
+    }
+
+    /// Has heaps merge slabs of objects, where sub-pages cost faults and show nothing
+    /// ([`WatchBuilder::merge_subpages`](crate::WatchBuilder::merge_subpages)).
+    pub(crate) fn merge(&mut self) {
+        self.merges = true;
+    }
+
+    /// Advises the heaps which classes to merge, where something was decided.
+    fn advise_all(&mut self) {
+        if !self.merges {
+            return;
+        }
+        let Some(merged) = self.areas.end_round() else {
+            return;
+        };
+        let superblocks = self.found.iter().map(|followed| followed.superblock);
+        let heaps = superblocks.filter(|superblock| superblock.takes_advice);
+        let mut advised: Vec<(u64, u64)> = Vec::new();
+        for description in heaps.map(|superblock| superblock.description) {
+            if advised.iter().all(|(heap, _)| *heap != description) {
+                let before = self.advised.iter().find(|(heap, _)| *heap == description);
+                if before.map_or(0, |(_, merged)| *merged) != merged {
+                    advise(self.pid, description, merged);
+                }
+                advised.push((description, merged));
+            }
+        }
+        self.advised = advised;
     }
 
     /// The memory of the heaps that the last round has found: the addresses of the first alias, and
@@ -102,7 +140,15 @@ impl Heaps {
                 .max(followed.superblock.subpages_per_page);
             subpages.aliases.insert(aliases);
             subpages.superblocks.push(followed.superblock);
-            subpages::add(&mut subpages, &followed.superblock, written, base, &table);
+            let areas = &mut self.areas;
+            subpages::add(
+                &mut subpages,
+                &followed.superblock,
+                written,
+                base,
+                &table,
+                areas,
+            );
             untouched.extend(subpages::untouched(&followed.superblock, &table));
             while followed.tables.len() >= TABLES {
                 followed.tables.pop_front();
@@ -112,6 +158,7 @@ impl Heaps {
         if subpages.aliases.is_empty() {
             return None;
         }
+        self.advise_all();
         let untouched: PageSet = untouched.into_iter().collect();
         *written = written.difference(&untouched);
         *fresh = fresh.difference(&untouched);
@@ -156,6 +203,22 @@ impl Heaps {
             }));
         }
     }
+}
+
+/// New slabs have all aliases again when nobody tracks.
+impl Drop for Heaps {
+    fn drop(&mut self) {
+        for (description, merged) in self.advised.drain(..) {
+            if merged != 0 {
+                advise(self.pid, description, 0);
+            }
+        }
+    }
+}
+
+/// Advises a heap which classes to merge. A heap that is gone needs no advice.
+fn advise(pid: u32, description: u64, merged: u64) {
+    let _ = remote_memory::write(pid, description + MERGED_AT, &merged.to_le_bytes());
 }
 
 fn read_table(pid: u32, superblock: &Superblock) -> Option<Vec<Word>> {

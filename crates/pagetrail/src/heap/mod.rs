@@ -4,9 +4,10 @@
 //! through the alias of the sub-page in which it begins, so a dirty page of an alias is a dirty
 //! sub-page of the physical page. [`description`] reads a heap's description of itself
 //! (`docs/heap-format.md`), [`slab`] computes which bytes are reached through an alias,
-//! [`subpages`] resolves pages to sub-pages, and [`heaps`] follows the heaps of one process from
-//! round to round.
+//! [`subpages`] resolves pages to sub-pages, [`areas`] decides where whole pages are cheaper, and
+//! [`heaps`] follows the heaps of one process from round to round.
 
+mod areas;
 mod description;
 pub(crate) mod heaps;
 mod slab;

@@ -15,7 +15,12 @@ impl Word {
 
     /// The number of pages, from the first of the slab on, that objects have reached.
     pub(crate) fn touched_pages(self) -> u64 {
-        self.0 >> 16 & 0xffff
+        self.0 >> 16 & 0x7fff
+    }
+
+    /// Whether all objects are handed out in the first alias.
+    pub(crate) fn is_merged(self) -> bool {
+        self.0 >> 31 & 1 != 0
     }
 
     /// The number of the slab's current use; 0 if it was never used.

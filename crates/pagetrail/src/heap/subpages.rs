@@ -1,5 +1,6 @@
 //! [`Subpages`]: what was written in sub-page heaps, with a resolution finer than a page.
 
+use super::areas::Areas;
 use super::description::{PAGE, SLAB_PAGES, Superblock};
 use super::slab::{Word, reached};
 use crate::page_set::{PageRange, PageSet};
@@ -91,14 +92,16 @@ impl Subpages {
     }
 }
 
-/// Adds the dirty sub-pages of a superblock. `then` and `now` are its table before the first write
-/// that counts, and now: where they may differ, all of a page counts as written.
+/// Adds the dirty sub-pages of a superblock, and notes its pages in `areas`. `then` and `now` are
+/// its table before the first write that counts, and now: where they may differ, all of a page
+/// counts as written.
 pub(crate) fn add(
     subpages: &mut Subpages,
     superblock: &Superblock,
     written: &PageSet,
     then: Option<&[Word]>,
     now: &[Word],
+    areas: &mut Areas,
 ) {
     let (mut pages, mut dirty) = (Vec::new(), Vec::new());
     let mut bytes = Vec::new();
@@ -119,7 +122,13 @@ pub(crate) fn add(
                 then.generation() == word.generation() && page % SLAB_PAGES < then.touched_pages()
             });
         let all = u64::MAX >> (64 - superblock.subpages_per_page);
-        if !is_same || word.size() == 0 || bits == all {
+        areas.note(
+            superblock.subpages_per_page,
+            word,
+            bits.count_ones(),
+            is_same,
+        );
+        if !is_same || word.size() == 0 || bits == all || word.is_merged() {
             count += u64::from(superblock.subpages_per_page);
             push(&mut dirty, whole());
             push(&mut bytes, whole());
@@ -208,6 +217,8 @@ mod tests {
         alias_bytes: 1 << 20,
         table: 0,
         subpages_per_page: 4,
+        description: 0,
+        takes_advice: false,
     };
 
     fn range(start: u64, bytes: u64) -> PageRange {
@@ -219,7 +230,8 @@ mod tests {
             subpages_per_page: 4,
             ..Subpages::default()
         };
-        add(&mut subpages, &SUPERBLOCK, written, then, now);
+        let areas = &mut Areas::default();
+        add(&mut subpages, &SUPERBLOCK, written, then, now, areas);
         subpages
     }
 
@@ -249,6 +261,15 @@ mod tests {
             let subpages = add_all(&written, then, &now);
             assert_eq!((subpages.count(), subpages.bytes().bytes()), (8, 2 * PAGE));
         }
+    }
+
+    #[test]
+    fn a_page_of_a_merged_slab_is_whole() {
+        let now = [Word(256 | 16 << 16 | 1 << 31 | 5 << 32); 16];
+        assert_eq!((now[0].touched_pages(), now[0].size()), (16, 256));
+        let written = PageSet::from_iter([range(0x10_3000, PAGE)]);
+        let subpages = add_all(&written, Some(&now), &now);
+        assert_eq!((subpages.count(), subpages.bytes()), (4, &written));
     }
 
     #[test]

@@ -75,6 +75,9 @@ impl Attached {
             .and_then(|tracker| Space::open(pid, within, tracker, &config));
         let mut space = space.map_err(|error| permission_or(error, pid))?;
         let mut heaps = Heaps::new(pid.unwrap_or_else(std::process::id));
+        if config.merge_subpages {
+            heaps.merge();
+        }
         // This must happen before the first write is detected.
         if let Ok(Some(regions)) = Maps::open(pid).and_then(|mut maps| maps.changed()) {
             heaps.begin(&regions);

@@ -67,6 +67,7 @@ impl Default for WatchBuilder {
                 report_pages: ReportPages::Once,
                 false_positive_cost: None,
                 precision: Precision::AsDetected,
+                merge_subpages: false,
                 max_overhead: None,
                 intervals: overhead::INTERVALS,
             },
@@ -128,6 +129,16 @@ impl WatchBuilder {
     /// changed. Other techniques do not predict, so it has no effect on them.
     pub fn precision(mut self, precision: Precision) -> Self {
         self.config.precision = precision;
+        self
+    }
+
+    /// Sets whether a sub-page heap (`pagetrail-alloc`) hands objects out in whole pages where
+    /// distinguishing sub-pages costs a fault for each and shows nothing: in slabs that are used
+    /// anew from round to round, as those of a nursery are. It is decided from what rounds cost, by
+    /// size of objects, and taken back where such slabs turn out to stay. The advice is written to
+    /// the heap's own memory. Off by default.
+    pub fn merge_subpages(mut self, merge: bool) -> Self {
+        self.config.merge_subpages = merge;
         self
     }
 

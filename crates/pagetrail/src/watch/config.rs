@@ -28,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) report_pages: ReportPages,
     pub(crate) false_positive_cost: Option<FalsePositiveCost>,
     pub(crate) precision: Precision,
+    pub(crate) merge_subpages: bool,
     pub(crate) max_overhead: Option<f64>,
     pub(crate) intervals: RangeInclusive<Duration>,
 }

@@ -369,6 +369,9 @@ impl Watch {
             &self.config,
         )?;
         self.heaps = Heaps::new(self.pid);
+        if self.config.merge_subpages {
+            self.heaps.merge();
+        }
         let access_kind = self.space.access_kind();
         let pending = self.rounds.of(access_kind);
         pending.events.push(Event::Exec {

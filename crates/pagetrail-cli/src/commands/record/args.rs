@@ -43,10 +43,17 @@ pub(crate) struct RecordArgs {
         value_parser = SUBPAGES
     )]
     pub(crate) subpages: Option<String>,
-    /// Merge sub-pages in the guest's page tables while it runs, so that they are logged together:
-    /// static (never), adaptive (those that are written together in round after round), or
-    /// history:N (those written in the same round, and all separated after N rounds)
-    #[arg(long, value_name = "STRATEGY", requires_all = ["vm", "subpages"], conflicts_with = "follow", default_value = "static")]
+    /// Merge sub-pages while the program runs, so that they are logged together: static (never),
+    /// adaptive (those that are written together in round after round; natively only in new
+    /// memory of short-lived objects), or, with --vm, history:N (those written in the same round,
+    /// and all separated after N rounds)
+    #[arg(
+        long,
+        value_name = "STRATEGY",
+        requires = "subpages",
+        conflicts_with = "follow",
+        default_value = "static"
+    )]
     pub(crate) units: UnitStrategy,
     /// Record a last round at the program's exit. The program runs under ptrace(2) for this, with
     /// side effects: LeakSanitizer fails, debuggers and set-user-ID are refused, signals take

@@ -53,6 +53,7 @@ fn config(policy: UntrackedPolicy) -> Config {
         report_pages: ReportPages::Once,
         false_positive_cost: None,
         precision: Default::default(),
+        merge_subpages: false,
         max_overhead: None,
         intervals: Duration::ZERO..=Duration::ZERO,
     }
