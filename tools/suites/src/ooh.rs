@@ -122,12 +122,18 @@ fn criu(repo: &Repo, guests: &mut Guests) -> Result<bool> {
     Ok(guests.run(command, &mut print_bytes)? == End::Exited(0))
 }
 
-/// A monitor that shares its log with its guest: both run in a guest, which has guests.
+/// What the kernel's devices need that write to a guest's memory and log it.
+const VHOST: [&str; 3] = ["af_packet", "vhost_net", "vhost_vsock"];
+
+/// A monitor that shares its log with its guest, and devices of the kernel that log: both run in a
+/// guest, which has guests.
 fn monitors(repo: &Repo, guests: &mut Guests, tally: &mut Tally) -> Result<bool> {
-    let tests = build(repo, &[Wanted("pagetrail-vmm", "vmm", &["linux_log"])])?;
+    let words = &["linux_log", "vhost_devices"];
+    let tests = build(repo, &[Wanted("pagetrail-vmm", "vmm", words)])?;
     let log = guests.machine.ooh.take();
     let env = guests.env.clone();
     guests.machine.nested = true;
+    guests.machine.modules = VHOST.map(str::to_owned).to_vec();
     guests.env.push(programs::build(repo)?);
     guests.env.push(guests.kernel.variable());
     if let Some(log) = &log {
@@ -137,6 +143,7 @@ fn monitors(repo: &Repo, guests: &mut Guests, tally: &mut Tally) -> Result<bool>
     let steps: Vec<Step> = tests.iter().map(Step::of_test).collect();
     let fine = guests.run_steps(&steps, tally);
     guests.machine.nested = false;
+    guests.machine.modules.clear();
     guests.machine.ooh = log;
     guests.env = env;
     fine

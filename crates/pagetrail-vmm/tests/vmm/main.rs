@@ -23,6 +23,7 @@ mod sys;
 #[cfg(target_arch = "x86_64")]
 mod tables;
 mod vhost;
+mod vhost_devices;
 #[cfg(all(target_arch = "x86_64", feature = "store"))]
 mod whole_guests;
 mod write_protection;

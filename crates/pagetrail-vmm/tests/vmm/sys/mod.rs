@@ -4,3 +4,4 @@
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod guest;
 pub(crate) mod memory;
+pub(crate) mod vhost;
