@@ -37,6 +37,8 @@ pub struct Job<'a> {
     pub arguments: &'a [&'a str],
     /// Its environment: names and values without quotes.
     pub environment: &'a [(&'a str, &'a str)],
+    /// Whether it has guests of its own: the processor's virtualization, for the kernel's KVM.
+    pub nested: bool,
     /// How long it may run, from the start of the guest on.
     pub timeout: Duration,
 }
@@ -60,7 +62,7 @@ pub fn run(
     let disk = disk(job, &busybox, dir.join("arm64.initrd"))?;
     let mut command = qemu.command();
     command
-        .args(["-machine", "virt", "-cpu", "cortex-a72", "-m", MEMORY])
+        .args(["-machine", machine(job), "-cpu", "cortex-a72", "-m", MEMORY])
         // Time passes by instructions: on a busy host the guest's ticks would come late otherwise,
         // and files' times stand still for longer than on any machine.
         .args(["-smp", "1", "-icount", "shift=1,sleep=off"])
@@ -77,6 +79,14 @@ pub fn run(
     let end = follow(port, Instant::now() + job.timeout, stdout);
     fs::remove_file(&disk)?;
     end
+}
+
+/// KVM needs the interrupt controller's virtualization, too, which comes with the processor's.
+fn machine(job: &Job<'_>) -> &'static str {
+    match job.nested {
+        true => "virt,virtualization=on,gic-version=3",
+        false => "virt",
+    }
 }
 
 /// The initial RAM disk: the program, a shell, and what says how it is run.

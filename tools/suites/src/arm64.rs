@@ -1,5 +1,7 @@
 //! `cargo xtask arm64`: the conformance suite on arm64, in an emulated guest, for programs that
-//! track their own memory. The suite is cross-built and static, since the guest has nothing else.
+//! track their own memory; `cargo xtask arm64 guests`: the tests of the library for monitors there,
+//! with guests of KVM in that guest. What runs is cross-built and static, since the guest has
+//! nothing else.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -25,14 +27,57 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Runs the suite, and counts.
 pub fn run(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
-    let suite = match build(repo) {
+    run_suite(repo, &CONFORMANCE, tally)
+}
+
+/// Runs the tests of the library for monitors, with KVM.
+pub fn run_guests(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
+    run_suite(repo, &MONITORS, tally)
+}
+
+/// Tests of a package.
+struct Suite {
+    package: &'static str,
+    /// Arguments of cargo that select what is built.
+    features: &'static [&'static str],
+    test: &'static str,
+    arguments: &'static [&'static str],
+    nested: bool,
+}
+
+const CONFORMANCE: Suite = Suite {
+    package: "pagetrail",
+    features: &[],
+    test: "conformance",
+    arguments: &["--test-threads", "2"],
+    nested: false,
+};
+
+/// Tests that have guests: the others are the same on every processor. KVM's counts are printed.
+const MONITORS: Suite = Suite {
+    package: "pagetrail-vmm",
+    features: &[],
+    test: "vmm",
+    arguments: &[
+        "kvm_logs",
+        "several_guests",
+        "whole_guests",
+        "--test-threads=1",
+        "--nocapture",
+    ],
+    nested: true,
+};
+
+fn run_suite(repo: &Repo, suite: &Suite, tally: &mut Tally) -> Result<Outcome> {
+    let program = match build(repo, suite) {
         Err(error) if error.is::<NotHere>() => return Ok(Outcome::NotHere(error.to_string())),
         built => built?,
     };
     let job = Job {
-        program: &suite,
-        arguments: &["--test-threads", "2"],
+        program: &program,
+        arguments: suite.arguments,
         environment: &[("PAGETRAIL_WHERE", "Linux 6.12 arm64 guest")],
+        nested: suite.nested,
         timeout: TIMEOUT,
     };
     let mut own = Tally::default();
@@ -45,15 +90,16 @@ pub fn run(repo: &Repo, tally: &mut Tally) -> Result<Outcome> {
         end => end?,
     };
     if !own.has_result {
-        own.lose(&format!("conformance on arm64: {end:?}, without a result"));
+        let test = suite.test;
+        own.lose(&format!("{test} on arm64: {end:?}, without a result"));
     }
     let passed = end == End::Exited(0) && own.has_result;
     tally.add(own, passed);
     Ok(Outcome::of(passed))
 }
 
-/// Cross-builds the suite.
-fn build(repo: &Repo) -> Result<PathBuf> {
+/// Cross-builds a suite.
+fn build(repo: &Repo, suite: &Suite) -> Result<PathBuf> {
     if program(COMPILER).is_none() {
         let cure = "apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross";
         return Err(NotHere::error(cure));
@@ -62,7 +108,8 @@ fn build(repo: &Repo) -> Result<PathBuf> {
         return Err(NotHere::error(&format!("rustup target add {TARGET}")));
     }
     let mut build = repo.cargo(&["test", "--no-run", "--message-format=json"]);
-    build.args(["--package", "pagetrail", "--test", "conformance"]);
+    build.args(["--package", suite.package, "--test", suite.test]);
+    build.args(suite.features);
     build.args(["--target", TARGET]).stderr(Stdio::inherit());
     let name = TARGET.to_uppercase().replace('-', "_");
     build.env(format!("CARGO_TARGET_{name}_LINKER"), COMPILER);
@@ -74,7 +121,7 @@ fn build(repo: &Repo) -> Result<PathBuf> {
     let messages = messages.lines().map(serde_json::from_str::<Value>);
     let mut programs = messages
         .filter_map(Result::ok)
-        .filter(|message| message["target"]["name"] == "conformance")
+        .filter(|message| message["target"]["name"] == suite.test)
         .filter_map(|message| message["executable"].as_str().map(PathBuf::from));
     programs.next().context("cargo built no suite")
 }

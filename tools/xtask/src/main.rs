@@ -51,8 +51,8 @@ usage: cargo xtask TASK
                    logging (bochs --help)
   model            the model against machines that this one is not: an emulated processor with
                    page modification logging, nested paging, a kernel with soft-dirty
-  arm64            the conformance suite on arm64, cross-built and in an emulated guest, for programs
-                   that track their own memory
+  arm64 [guests]   the conformance suite on arm64, cross-built and in an emulated guest, for programs
+                   that track their own memory; guests: KVM's logs there, with guests of that guest
   exact            a program as a guest of KVM, held against what it writes: by page modification
                    logging on that emulated processor, and with nested paging; part of 'test'
   shadow [short|sharing]
@@ -186,7 +186,15 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "arm64" => {
             let mut steps = steps::Steps::default();
             let mut tally = tally::Tally::default();
-            steps.run("conformance on arm64", || arm64::run(&repo, &mut tally));
+            match rest {
+                [] => steps.run("conformance on arm64", || arm64::run(&repo, &mut tally)),
+                [guests] if guests == "guests" => {
+                    steps.run("guests of KVM on arm64", || {
+                        arm64::run_guests(&repo, &mut tally)
+                    });
+                }
+                [other, ..] => bail!("arm64 takes guests, not '{other}'"),
+            }
             steps.finish()
         }
         "exact" => {
@@ -358,9 +366,8 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
             rest.get(if is_of_programs { 3 } else { 2 })
         }
         "bench" if rest.first().is_some_and(|arg| arg == "ooh") => rest.get(2),
-        "generate" | "bench" | "posix" | "tier-guests" | "reproduce" | "shadow" | "kvm" => {
-            rest.get(1)
-        }
+        "generate" | "bench" | "posix" | "tier-guests" | "reproduce" | "shadow" | "kvm"
+        | "arm64" => rest.get(1),
         "restore" => rest.get(2),
         _ => rest.first(),
     }

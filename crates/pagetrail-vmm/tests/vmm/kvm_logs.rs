@@ -104,7 +104,7 @@ fn a_replica_from_rounds_equals_memory() {
         let mut random = fastrand::Rng::with_seed(seed);
         let (tracker, consumer, own) = tracked(&guest, Start::Everything);
         let mut replica = Replica::new(&guest.regions());
-        for _ in 0..40 {
+        for _ in 0..crate::times(40) {
             write(&mut guest, &own, &tracker, &mut random);
             let round = consumer.collect().unwrap();
             // Some snapshots fail, when all of it or a part was written.
@@ -213,7 +213,7 @@ fn a_replica_kept_while_the_guest_runs_is_equal_in_the_end() {
         std::thread::scope(|scope| {
             let guest = &mut guest;
             let vcpu_thread = scope.spawn(move || {
-                for value in 0..60 {
+                for value in 0..crate::times(60) {
                     let full = || draining.drain().unwrap();
                     guest.write(u64::from(page) * 8 + 64, 60, page, value, full);
                 }

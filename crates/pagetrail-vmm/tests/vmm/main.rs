@@ -1,7 +1,7 @@
 //! Guests whose writes are known, and everything that must follow from them.
 
 mod guest_log;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod kvm_logs;
 #[cfg(all(target_arch = "x86_64", feature = "store"))]
 mod linux;
@@ -12,7 +12,7 @@ mod linux_tables;
 #[cfg(feature = "store")]
 mod over_a_socket;
 mod rounds;
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
 mod several_guests;
 #[cfg(all(target_arch = "x86_64", feature = "store"))]
 #[path = "../../examples/small_vmm/machine/mod.rs"]
@@ -24,6 +24,19 @@ mod sys;
 mod tables;
 mod vhost;
 mod vhost_devices;
-#[cfg(all(target_arch = "x86_64", feature = "store"))]
+#[cfg(all(
+    any(target_arch = "aarch64", target_arch = "x86_64"),
+    feature = "store"
+))]
 mod whole_guests;
 mod write_protection;
+
+/// How often a test does something: an eighth of it with `PAGETRAIL_SHORT=1`, where an emulated
+/// processor is slow, but at least twice.
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+fn times(most: u32) -> u32 {
+    match std::env::var_os("PAGETRAIL_SHORT") {
+        Some(_) => (most / 8).max(2),
+        None => most,
+    }
+}

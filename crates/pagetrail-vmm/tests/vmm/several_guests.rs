@@ -49,7 +49,7 @@ fn run(number: usize, mut guest: Guest, all: &Barrier) -> Vec<BTreeSet<u64>> {
     let tracker = Tracker::new(guest.regions(), vec![guest.log(), Box::new(own.clone())]).unwrap();
     let consumer = tracker.consumer(Start::Now).unwrap();
     let mut rounds = Vec::new();
-    for round in 0..ROUNDS {
+    for round in 0..crate::times(ROUNDS) {
         let (first, stride, count) = pattern(number, round);
         // All guests run at once, and are asked at once.
         all.wait();
@@ -95,7 +95,9 @@ fn each_of_several_guests_has_a_log_of_its_own() {
             };
             for (number, rounds) in found.into_iter().enumerate() {
                 // No less and no more than if it were alone.
-                let wanted: Vec<_> = (0..ROUNDS).map(|round| written(number, round)).collect();
+                let wanted: Vec<_> = (0..crate::times(ROUNDS))
+                    .map(|round| written(number, round))
+                    .collect();
                 assert_eq!(rounds, wanted, "{how:?}, guest {number} of {guests}");
             }
         }

@@ -1,16 +1,18 @@
-//! A guest with one vCPU, in protected mode without paging, that writes given pages.
+//! A guest with one vCPU, without paging, that writes given pages.
 
 use super::memory::{Memory, regions};
-use kvm_bindings::{KVM_MEM_LOG_DIRTY_PAGES, kvm_segment, kvm_userspace_memory_region};
+use kvm_bindings::{KVM_MEM_LOG_DIRTY_PAGES, kvm_userspace_memory_region};
 use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
 use pagetrail_vmm::kvm::{self, LogProtection, VcpuRings};
 use pagetrail_vmm::{DirtyLog, Regions};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `mov [edi], eax; add edi, edx; dec ecx; jnz; out 0x10, al; jmp`.
-const CODE: [u8; 11] = [
-    0x89, 0x07, 0x01, 0xd7, 0x49, 0x75, 0xf9, 0xe6, 0x10, 0xeb, 0xf5,
-];
+#[cfg(target_arch = "aarch64")]
+#[path = "guest_aarch64.rs"]
+mod processor;
+#[cfg(target_arch = "x86_64")]
+#[path = "guest_x86_64.rs"]
+mod processor;
 
 /// `KVM_EXIT_DIRTY_RING_FULL`.
 const EXIT_DIRTY_RING_FULL: u32 = 31;
@@ -30,6 +32,14 @@ pub(crate) enum How {
     Nothing,
 }
 
+/// What the guest's code does: it writes `value` at `count` addresses, `stride` bytes apart.
+struct Work {
+    address: u64,
+    count: u32,
+    stride: u32,
+    value: u32,
+}
+
 pub(crate) struct Guest {
     vcpu: VcpuFd,
     vm: VmFd,
@@ -44,7 +54,7 @@ impl Guest {
     /// A guest with this memory; the first page of the first holds its code. `Err` says why it
     /// cannot be here.
     pub(crate) fn new(how: How, memories: Vec<Memory>) -> Result<Self, String> {
-        memories[0].write(0, &CODE);
+        memories[0].write(0, &processor::CODE);
         Self::over(how, memories)
     }
 
@@ -87,7 +97,7 @@ impl Guest {
             unsafe { vm.set_user_memory_region(region) }.unwrap();
         }
         let vcpu = vm.create_vcpu(0).map_err(|error| error.to_string())?;
-        flat(&vcpu);
+        processor::reset(&vm, &vcpu, memories[0].guest_address);
         let rings = VcpuRings::new(bytes);
         if bytes != 0 {
             // SAFETY: `vcpu` is open while it is borrowed.
@@ -141,17 +151,16 @@ impl Guest {
         value: u32,
         full: impl Fn(),
     ) {
-        let mut regs = self.vcpu.get_regs().unwrap();
-        regs.rip = self.memories[0].guest_address;
-        regs.rflags = 2;
-        regs.rdi = address;
-        regs.rcx = count.into();
-        regs.rdx = stride.into();
-        regs.rax = value.into();
-        self.vcpu.set_regs(&regs).unwrap();
+        let work = Work {
+            address,
+            count,
+            stride,
+            value,
+        };
+        processor::set(&self.vcpu, &work);
         loop {
             match self.vcpu.run() {
-                Ok(VcpuExit::IoOut(0x10, _)) => return,
+                Ok(exit) if processor::is_done(&exit) => return,
                 Ok(VcpuExit::Unsupported(EXIT_DIRTY_RING_FULL)) => {
                     self.full += 1;
                     full();
@@ -162,32 +171,4 @@ impl Guest {
             }
         }
     }
-}
-
-/// Protected mode with flat segments.
-fn flat(vcpu: &VcpuFd) {
-    let mut sregs = vcpu.get_sregs().unwrap();
-    let segment = |type_: u8, selector: u16| kvm_segment {
-        base: 0,
-        limit: 0xffff_ffff,
-        selector,
-        type_,
-        present: 1,
-        db: 1,
-        s: 1,
-        g: 1,
-        ..Default::default()
-    };
-    sregs.cs = segment(11, 8);
-    for data in [
-        &mut sregs.ds,
-        &mut sregs.es,
-        &mut sregs.ss,
-        &mut sregs.fs,
-        &mut sregs.gs,
-    ] {
-        *data = segment(3, 16);
-    }
-    sregs.cr0 |= 1;
-    vcpu.set_sregs(&sregs).unwrap();
 }
