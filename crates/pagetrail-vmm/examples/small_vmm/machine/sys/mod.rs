@@ -124,7 +124,6 @@ pub(crate) fn plug(vm: &VmFd, memory: &Memory) -> Outcome<()> {
 /// Has the timer interrupt at each of its ticks, whether the last one was acknowledged or not.
 ///
 /// Otherwise KVM waits for the acknowledgement, and a guest that loses one has no ticks any more.
-/// Linux 6.12 in an emulated Linux 6.12 stands still in fewer boots with this, though not in none.
 pub(crate) fn tick_on(vm: &VmFd) -> Outcome<()> {
     /// `_IO(KVMIO, 0x71)`.
     const KVM_REINJECT_CONTROL: libc::Ioctl = 0xae71;
