@@ -30,11 +30,16 @@ fn main() -> ExitCode {
     if let Some(link) = env::var_os(LINK) {
         return start_guest(&link);
     }
-    let tests: [(&str, fn()); 4] = [
+    let tests: [(&str, fn()); 6] = [
         ("natively_there_is_no_machine", natively_there_is_no_machine),
         ("a_program_has_its_own_set", a_program_has_its_own_set),
         ("so_has_one_that_is_recorded", so_has_one_that_is_recorded),
         ("a_program_samples_its_set", a_program_samples_its_set),
+        (
+            "natively_a_write_set_is_exact",
+            natively_a_write_set_is_exact,
+        ),
+        ("in_a_guest_it_is_exact", in_a_guest_it_is_exact),
     ];
     let tests = tests.map(|(name, test)| {
         Trial::test(name, move || {
@@ -71,9 +76,9 @@ fn no_guest() -> bool {
     }
 }
 
-fn compiled(directory: &Path) -> PathBuf {
-    let program = directory.join("own");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/own.c");
+fn compiled(directory: &Path, name: &str) -> PathBuf {
+    let program = directory.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/{name}.c"));
     let compiled = Command::new("cc")
         .args(["-O1", "-static", "-pthread", "-o"])
         .arg(&program)
@@ -95,7 +100,7 @@ fn held(output: &Output, expected: &str) {
 
 fn natively_there_is_no_machine() {
     let directory = tempfile::tempdir().expect("a directory");
-    let output = Command::new(compiled(directory.path())).output();
+    let output = Command::new(compiled(directory.path(), "own")).output();
     held(&output.expect("it starts"), "not a guest");
 }
 
@@ -104,7 +109,7 @@ fn a_program_has_its_own_set() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path());
+    let program = compiled(directory.path(), "own");
     for seed in ["1", "2", "3"] {
         let output = Command::new(env::current_exe().expect("this program"))
             .arg(&program)
@@ -121,7 +126,7 @@ fn so_has_one_that_is_recorded() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path());
+    let program = compiled(directory.path(), "own");
     let (mut rounds, link) = pair().expect("sockets");
     let child = Command::new(env::current_exe().expect("this program"))
         .arg(&program)
@@ -152,6 +157,30 @@ fn a_program_samples_its_set() {
     let mut command = Command::new(&this);
     command.arg(&this).arg(SAMPLES).env(LINK, "unrecorded");
     held(&command.output().expect("it starts"), "all held");
+}
+
+/// The header's own write set, by write protection.
+fn natively_a_write_set_is_exact() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = Command::new(compiled(directory.path(), "own_set")).output();
+    let output = output.expect("it starts");
+    if output.stdout == b"not here\n" {
+        return pagetrail_skips::not_here("own write set: no asynchronous write protection");
+    }
+    held(&output, "exact");
+}
+
+/// In a guest the program has the machine's set instead.
+fn in_a_guest_it_is_exact() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = Command::new(env::current_exe().expect("this program"))
+        .arg(compiled(directory.path(), "own_set"))
+        .env(LINK, "unrecorded")
+        .output();
+    held(&output.expect("it starts"), "exact");
 }
 
 /// The number of samples, and of pages in them.
