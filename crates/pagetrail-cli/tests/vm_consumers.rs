@@ -6,6 +6,8 @@
 #![allow(clippy::print_stderr, reason = "a test that cannot run says so")]
 
 mod common;
+#[path = "vm_consumers/rewind.rs"]
+mod rewind;
 
 use std::fs::{self, File};
 use std::io::Write;

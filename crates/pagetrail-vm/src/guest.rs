@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvm_bindings::kvm_regs;
 
-use crate::calls::{self, Next, own};
+use crate::calls::{Next, own};
 use crate::error::{Error, Result};
 use crate::follow::{self, Executing, Follow};
 use crate::memory::{Memory, Resolved, SYSTEM_BASE};
@@ -17,10 +17,12 @@ use crate::processor::fault::{Exception, Fault};
 use crate::processor::{Processor, Stop, cpuid, entry};
 use crate::program;
 use crate::rounds::WriteLog;
+use crate::rounds::control::server::ControlServer;
 use crate::rounds::link::{GuestEnd, MessageKind};
 use crate::rounds::server::RoundServer;
 use crate::rounds::unit_change::UnitChange;
 use crate::signals::{Signals, mask_during};
+use crate::standing::StateLayout;
 use crate::sys::call::Call;
 use crate::sys::child;
 use crate::sys::kvm::{Log, Vm};
@@ -101,10 +103,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub(crate) fn threads_of_one(run_state: &Arc<RunState>, processor: &Processor) -> VcpuThreads {
-    VcpuThreads::of_one(VcpuThread {
+    let thread = VcpuThread {
         run_state: run_state.clone(),
         descriptor: processor.descriptor(),
-    })
+    };
+    VcpuThreads::of_one(thread, StateLayout::of(processor))
 }
 
 /// The descriptors of a machine with one vCPU, ascending.
@@ -218,7 +221,16 @@ impl Guest {
             log: recording.log.clone(),
             threads: self.threads.clone(),
         };
+        let control = ControlServer::new(
+            self.memory.clone(),
+            recording.log.clone(),
+            self.threads.clone(),
+            self.descriptors.clone(),
+        );
+        let control = control.map_err(Error::system("make a pair of sockets"))?;
+        self.reserve(control.numbers().into_iter());
         child::spawn_quiet("rounds", move || server.serve())
+            .and_then(|()| child::spawn_quiet("control", move || control.serve()))
             .map_err(Error::system("start a thread"))
     }
 
@@ -330,14 +342,17 @@ impl Guest {
                     continue;
                 }
             };
-            match calls::perform(self, &call)? {
+            let (next, is_anew) = self.perform_held(&call)?;
+            match next {
+                Next::Return(_) if is_anew => {
+                    let context = self.call_anew(&call);
+                    self.enter(&context);
+                }
                 Next::Return(result) if self.was_interrupted(result) => {
                     let mut context = self.processor.at_call();
                     context.rax = result as u64;
                     if self.restarts_call(&call, result) {
-                        // Back to the instruction `syscall`, with its arguments.
-                        context.rip -= 2;
-                        context.rax = call.number;
+                        context = self.call_anew(&call);
                     }
                     let waited = result != signal::NOT_STARTED;
                     let during = waited.then(|| mask_during(&call)).flatten();
@@ -357,10 +372,16 @@ impl Guest {
 
     /// Runs the program until an event other than a page fault in mapped memory.
     pub(crate) fn run_until_event(&mut self) -> Result<GuestEvent> {
+        let mut runs_on = false;
         loop {
             let (memory, processor) = (&self.memory, &mut self.processor);
             let run = || processor.run();
-            let exit = self.threads.in_guest(&self.run_state, self.is_vforked, run);
+            let enters = self.is_vforked || runs_on;
+            let Some(exit) = self.threads.in_guest(&self.run_state, enters, run) else {
+                runs_on = !self.stand()?;
+                continue;
+            };
+            runs_on = false;
             signal::clear_run_request();
             let stop = processor.stop(exit, |page| page.frame(locked(memory).system()))?;
             match stop {
@@ -455,7 +476,7 @@ impl Guest {
         self.processor.enter(&locked(&self.memory), context);
     }
 
-    fn at_stop(&mut self) -> Result<Option<kvm_regs>> {
+    pub(crate) fn at_stop(&mut self) -> Result<Option<kvm_regs>> {
         self.processor.at_stop(&locked(&self.memory))
     }
 

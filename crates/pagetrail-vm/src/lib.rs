@@ -45,6 +45,10 @@ mod rounds;
 #[cfg(target_arch = "x86_64")]
 mod signals;
 #[cfg(target_arch = "x86_64")]
+mod stand;
+#[cfg(target_arch = "x86_64")]
+mod standing;
+#[cfg(target_arch = "x86_64")]
 mod sys;
 #[cfg(not(target_arch = "x86_64"))]
 #[path = "sys/any_processor.rs"]
@@ -63,6 +67,7 @@ use std::os::fd::RawFd;
 pub use error::{Error, Result};
 pub use rounds::Collected;
 pub use rounds::announce::Announcements;
+pub use rounds::control::client::hold_guest;
 pub use rounds::link::{GuestRound, Rounds, pair};
 pub use rounds::source::{GuestSource, RoundDetail};
 pub use rounds::strategy::UnitStrategy;

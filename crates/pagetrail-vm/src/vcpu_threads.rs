@@ -9,10 +9,14 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
+
+use pagetrail::HeldThread;
 
 use crate::processor::Processor;
+use crate::standing::{Standing, StateLayout};
 use crate::sys::signal;
-use crate::sys::thread::{Stack, is_gone};
+use crate::sys::thread::{Stack, is_asleep, is_gone};
 
 /// The thread is not in the guest.
 const OUT: u64 = 0;
@@ -24,9 +28,20 @@ const STATE: u64 = 3;
 const ID_BITS: u32 = 22;
 const ID: u64 = (1 << ID_BITS) - 1;
 
-/// Whether a thread is in the guest, with its PID and TID, in one atomic word.
+/// The time within which threads must show their registers.
+const REGISTERS_TIMEOUT: Duration = Duration::from_secs(1);
+/// The time between two looks.
+const REGISTERS_POLL: Duration = Duration::from_micros(50);
+/// A system call that takes longer is not waited for, also where it does not sleep.
+const CALL_TIMEOUT: Duration = Duration::from_millis(2);
+
+/// What a thread does, as others see it.
 #[derive(Debug)]
-pub(crate) struct RunState(AtomicU64);
+pub(crate) struct RunState {
+    /// Whether the thread is in the guest, with its PID and TID, in one atomic word.
+    word: AtomicU64,
+    pub(crate) standing: Standing,
+}
 
 fn word(pid: u32, tid: u32, state: u64) -> u64 {
     (u64::from(pid) << ID_BITS | u64::from(tid)) << 2 | state
@@ -35,7 +50,10 @@ fn word(pid: u32, tid: u32, state: u64) -> u64 {
 impl RunState {
     /// The state of the calling thread, which is not in the guest.
     pub(crate) fn of_this_thread() -> Self {
-        let run_state = Self(AtomicU64::new(0));
+        let run_state = Self {
+            word: AtomicU64::new(0),
+            standing: Standing::default(),
+        };
         run_state.bind_to_this_thread();
         run_state
     }
@@ -43,27 +61,27 @@ impl RunState {
     /// Binds the state to the calling thread, which is not in the guest.
     pub(crate) fn bind_to_this_thread(&self) {
         let (pid, tid) = (std::process::id(), crate::sys::thread::id());
-        self.0.store(word(pid, tid, OUT), Ordering::SeqCst);
+        self.word.store(word(pid, tid, OUT), Ordering::SeqCst);
     }
 
     /// The thread's TID.
     pub(crate) fn thread(&self) -> u32 {
-        (self.0.load(Ordering::SeqCst) >> 2 & ID) as u32
+        (self.word.load(Ordering::SeqCst) >> 2 & ID) as u32
     }
 
     /// The PID of the thread's process.
     fn process(&self) -> u32 {
-        (self.0.load(Ordering::SeqCst) >> (2 + ID_BITS)) as u32
+        (self.word.load(Ordering::SeqCst) >> (2 + ID_BITS)) as u32
     }
 
     fn set(&self, state: u64) -> u64 {
         // Only this thread changes the IDs. Other threads change the state from IN only.
-        let now = self.0.load(Ordering::Relaxed) & !STATE;
-        self.0.swap(now | state, Ordering::SeqCst) & STATE
+        let now = self.word.load(Ordering::Relaxed) & !STATE;
+        self.word.swap(now | state, Ordering::SeqCst) & STATE
     }
 
     fn is_leaving(&self) -> bool {
-        self.0.load(Ordering::SeqCst) & STATE == KICKED
+        self.word.load(Ordering::SeqCst) & STATE == KICKED
     }
 
     fn leave(&self) {
@@ -73,9 +91,9 @@ impl RunState {
     }
 
     fn kick(&self) {
-        let now = self.0.load(Ordering::SeqCst) & !STATE;
+        let now = self.word.load(Ordering::SeqCst) & !STATE;
         let exchanged =
-            self.0
+            self.word
                 .compare_exchange(now | IN, now | KICKED, Ordering::SeqCst, Ordering::SeqCst);
         if exchanged.is_ok() {
             let ids = now >> 2;
@@ -118,8 +136,12 @@ pub(crate) struct VcpuThreads {
     stopped: AtomicBool,
     /// Held by the thread that has stopped the others.
     stopping: Mutex<()>,
+    /// Whether those that are kept out are to show their registers.
+    asked: AtomicBool,
     gate: Mutex<()>,
-    opened: Condvar,
+    /// The gate is open, or something is asked at it.
+    changed: Condvar,
+    layout: StateLayout,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -195,9 +217,12 @@ impl ThreadTable {
 }
 
 impl VcpuThreads {
-    /// Starts with one thread, which has the only vCPU.
-    pub(crate) fn of_one(thread: VcpuThread) -> Self {
-        let threads = Self::default();
+    /// Starts with one thread, which has the only vCPU, whose extended state has this layout.
+    pub(crate) fn of_one(thread: VcpuThread, layout: StateLayout) -> Self {
+        let threads = Self {
+            layout,
+            ..Self::default()
+        };
         let mut table = threads.table();
         table.count_processor();
         table.add(thread);
@@ -210,30 +235,41 @@ impl VcpuThreads {
     }
 
     /// Runs `run` with the calling thread marked as in the guest, once threads may enter it. A
-    /// thread that `is_apart`, in another process that outlives this one, enters at once.
+    /// thread that `is_apart`, in another process that outlives this one, enters at once. Returns
+    /// `None` where the thread must show its registers first, or take others.
     pub(crate) fn in_guest<T>(
         &self,
         run_state: &RunState,
         is_apart: bool,
         run: impl FnOnce() -> T,
-    ) -> T {
+    ) -> Option<T> {
         loop {
             run_state.set(IN);
-            if is_apart || !self.stopped.load(Ordering::SeqCst) {
+            if is_apart {
+                break;
+            }
+            let is_stopped = self.stopped.load(Ordering::SeqCst);
+            if !is_stopped && !run_state.standing.has_new() {
                 break;
             }
             run_state.leave();
+            if !is_stopped {
+                return None;
+            }
             let mut gate = locked(&self.gate);
             while self.stopped.load(Ordering::SeqCst) {
+                if self.asked.load(Ordering::SeqCst) && !run_state.standing.has_shown() {
+                    return None;
+                }
                 gate = self
-                    .opened
+                    .changed
                     .wait(gate)
                     .unwrap_or_else(PoisonError::into_inner);
             }
         }
         let result = run();
         run_state.leave();
-        result
+        Some(result)
     }
 
     /// Whether a child of `vfork(2)` may run on one of the vCPUs. [`Self::stop_others`] does not
@@ -286,11 +322,93 @@ pub(crate) struct Stopped<'a> {
     _one_at_a_time: MutexGuard<'a, ()>,
 }
 
+impl Stopped<'_> {
+    /// Has all threads show their registers, in the table's order. With `ends_calls`, system calls
+    /// that are under way are ended, and begin anew when the threads go on; otherwise they count as
+    /// not begun. The memory must not be locked, since threads may need it on their way here.
+    /// `None` where a thread does not come to a place where it has registers, or is apart.
+    pub(crate) fn registers(&self, ends_calls: bool) -> Option<Vec<HeldThread>> {
+        let threads = self.threads;
+        let each =
+            |what: &mut dyn FnMut(&VcpuThread)| threads.table().present.iter().for_each(what);
+        each(&mut |thread| thread.run_state.standing.clear());
+        self.ask(true);
+        let began = Instant::now();
+        let shown = loop {
+            let mut is_apart = false;
+            each(&mut |thread| is_apart |= thread.run_state.process() != std::process::id());
+            if is_apart {
+                break None;
+            }
+            let waits = began.elapsed();
+            let mut is_complete = true;
+            each(&mut |thread| {
+                let standing = &thread.run_state.standing;
+                if !standing.has_shown() {
+                    threads.hasten(thread, ends_calls, waits);
+                }
+                is_complete &= standing.has_shown();
+            });
+            if is_complete {
+                let mut shown = Vec::new();
+                each(&mut |thread| shown.extend(thread.run_state.standing.shown()));
+                break Some(shown);
+            }
+            if waits > REGISTERS_TIMEOUT {
+                break None;
+            }
+            thread::sleep(REGISTERS_POLL);
+        };
+        self.ask(false);
+        shown
+    }
+
+    fn ask(&self, whether: bool) {
+        let _gate = locked(&self.threads.gate);
+        self.threads.asked.store(whether, Ordering::SeqCst);
+        self.threads.changed.notify_all();
+    }
+
+    /// Sets the registers with which threads go on. False, and nothing set, if one is not there.
+    pub(crate) fn set_registers(&self, wanted: &[HeldThread]) -> bool {
+        let table = self.threads.table();
+        let find = |tid| {
+            let mut present = table.present.iter();
+            present.find(|thread| thread.run_state.thread() == tid)
+        };
+        if wanted.iter().any(|thread| find(thread.tid).is_none()) {
+            return false;
+        }
+        for thread in wanted {
+            if let Some(found) = find(thread.tid) {
+                found.run_state.standing.set_new(thread.clone());
+            }
+        }
+        true
+    }
+}
+
+impl VcpuThreads {
+    /// Helps a thread that has not shown its registers: it may be in a system call.
+    fn hasten(&self, thread: &VcpuThread, ends_calls: bool, waits: Duration) {
+        let (run_state, standing) = (&thread.run_state, &thread.run_state.standing);
+        if !standing.is_in_call() {
+            return;
+        }
+        if ends_calls {
+            standing.end_call_of_thread(run_state.process(), run_state.thread());
+        } else if waits > CALL_TIMEOUT || is_asleep(run_state.thread()) {
+            // One that cannot be read is asked again, and is missing in the end.
+            let _ = standing.read_in_call(run_state.thread(), thread.descriptor, self.layout);
+        }
+    }
+}
+
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
         let _gate = locked(&self.threads.gate);
         self.threads.stopped.store(false, Ordering::SeqCst);
-        self.threads.opened.notify_all();
+        self.threads.changed.notify_all();
     }
 }
 
@@ -299,6 +417,14 @@ mod tests {
     use std::sync::atomic::AtomicU8;
 
     use super::*;
+
+    fn of_one(run_state: &Arc<RunState>) -> VcpuThreads {
+        let thread = VcpuThread {
+            run_state: run_state.clone(),
+            descriptor: -1,
+        };
+        VcpuThreads::of_one(thread, StateLayout::default())
+    }
 
     /// Stands for a vCPU: runs until its stop byte is set.
     fn run(byte: &AtomicU8, is_over: &AtomicBool, work: &AtomicU64) {
@@ -310,10 +436,7 @@ mod tests {
     #[test]
     fn nobody_is_in_the_guest_while_others_are_stopped() {
         let own = Arc::new(RunState::of_this_thread());
-        let threads = VcpuThreads::of_one(VcpuThread {
-            run_state: own.clone(),
-            descriptor: -1,
-        });
+        let threads = of_one(&own);
         signal::enable_kicks();
         let work: [AtomicU64; 3] = Default::default();
         let is_over = &AtomicBool::new(false);
@@ -361,10 +484,7 @@ mod tests {
     fn the_process_ends_with_its_last_thread_and_as_the_first_one_said() {
         let first = Arc::new(RunState::of_this_thread());
         let is_first = first.thread() == std::process::id();
-        let threads = VcpuThreads::of_one(VcpuThread {
-            run_state: first.clone(),
-            descriptor: -1,
-        });
+        let threads = of_one(&first);
         let second = Arc::new(RunState::of_this_thread());
         threads.table().add(VcpuThread {
             run_state: second.clone(),

@@ -11,8 +11,7 @@ use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::region::Region;
 use crate::round::Round;
-use crate::types::KernelState;
-use crate::types::UntrackedRegion;
+use crate::types::{IfAbandoned, KernelState, UntrackedRegion};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -65,8 +64,56 @@ pub trait Held: fmt::Debug {
         None
     }
 
+    /// Chooses what becomes of the target if this process ends before it lets go: see
+    /// [`Hold::if_abandoned`]. With [`IfAbandoned::Kill`], a target that is not a process of its
+    /// own first ends the system calls that are under way, which begin anew later, so that
+    /// [`Self::threads`] may change.
+    ///
+    /// # Errors
+    ///
+    /// The target is not held any more, a system call does not end, or the source cannot do this.
+    fn if_abandoned(&mut self, _what: IfAbandoned) -> Result<()> {
+        Err(cannot(self.pid(), "say what becomes of it"))
+    }
+
+    /// Sets the registers and the blocked signals of threads: see [`Hold::set_registers`].
+    ///
+    /// # Errors
+    ///
+    /// A thread is none of those held, or the source cannot do this.
+    fn set_registers(&mut self, _threads: &[HeldThread]) -> Result<()> {
+        Err(cannot(self.pid(), "set registers"))
+    }
+
+    /// Says that this process is about to write to pages of the target, where the source would not
+    /// notice by itself.
+    ///
+    /// # Errors
+    ///
+    /// The target is not held any more.
+    fn announce_writes(&mut self, _pages: &PageSet) -> Result<()> {
+        Ok(())
+    }
+
+    /// The target's memory, where its process has other memory, too; `None` where all is its own.
+    fn memory(&self) -> Option<&PageSet> {
+        None
+    }
+
+    /// Descriptors of the process that are not the target's.
+    fn other_descriptors(&self) -> &[u32] {
+        &[]
+    }
+
     /// Lets the target go; returns for how long it stood still.
     fn release(self: Box<Self>) -> Duration;
+}
+
+fn cannot(pid: u32, what: &str) -> Error {
+    Error::Attach {
+        pid,
+        reason: format!("what holds it cannot {what}"),
+    }
 }
 
 impl Held for Hold {
@@ -88,6 +135,14 @@ impl Held for Hold {
 
     fn let_go(&self) -> Option<LetGo> {
         Some(Self::let_go(self))
+    }
+
+    fn if_abandoned(&mut self, what: IfAbandoned) -> Result<()> {
+        Self::if_abandoned(self, what)
+    }
+
+    fn set_registers(&mut self, threads: &[HeldThread]) -> Result<()> {
+        Self::set_registers(self, threads)
     }
 
     fn release(self: Box<Self>) -> Duration {

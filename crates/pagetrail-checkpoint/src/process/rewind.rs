@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::format::manifest::{Descriptor, Manifest, Process};
 use crate::store::image::Image;
 use pagetrail::{
-    HeldThread, Hold, IfAbandoned, Memory, PageRange, PageSet, Region, pages_with_content,
+    Held, HeldThread, Hold, IfAbandoned, Memory, PageRange, PageSet, Region, pages_with_content,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Image {
     /// gone or changed; other descriptors are open; the store is damaged. The process goes on
     /// untouched then. If memory cannot be written, what was written is undone.
     pub fn rewind(&mut self, pid: u32) -> Result<Rewound> {
-        self.rewind_if(pid, false)
+        self.rewind_held(pid, false, || hold(pid))
     }
 
     /// Rewinds also where other descriptors are open than then: a program that finds a connection
@@ -56,10 +56,22 @@ impl Image {
     ///
     /// As [`Self::rewind`], but for descriptors.
     pub fn rewind_whatever_is_open(&mut self, pid: u32) -> Result<Rewound> {
-        self.rewind_if(pid, true)
+        self.rewind_held(pid, true, || hold(pid))
     }
 
-    fn rewind_if(&mut self, pid: u32, force: bool) -> Result<Rewound> {
+    /// Rewinds what `hold` holds: a target that is not the program of its process, a guest of KVM
+    /// say. Its registers are those that its source [has](pagetrail::Held::threads). With `force`
+    /// as [`Self::rewind_whatever_is_open`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::rewind`], and those of `hold`.
+    pub fn rewind_held(
+        &mut self,
+        pid: u32,
+        force: bool,
+        hold: impl FnOnce() -> pagetrail::Result<Box<dyn Held>>,
+    ) -> Result<Rewound> {
         let manifest = self.manifest().clone();
         let process = manifest.process.as_ref().filter(|process| {
             process.pid == pid && Some(process.start_ticks) == describe::start_ticks(pid)
@@ -68,7 +80,7 @@ impl Image {
             return Err(refused(pid, "it is not the process of this checkpoint"));
         };
         if process.threads.is_empty() {
-            let reason = "the checkpoint is of a guest of KVM, and has no registers";
+            let reason = "the checkpoint has no registers";
             return Err(refused(pid, reason));
         }
         // Every page is read once before the process is stopped: damage shall be found now.
@@ -81,12 +93,29 @@ impl Image {
             self.read(chunk, &mut buffer)?;
         }
         let memory = Memory::of(pid)?;
-        let mut hold = Hold::process(pid)?;
-        let regions = memory.mappings()?;
-        let then = same_threads(pid, process, &hold)?;
+        let mut hold = hold()?;
+        // A process with no auxiliary vector is a guest's.
+        if process.auxv.is_empty() != hold.memory().is_some() {
+            let reason = match process.auxv.is_empty() {
+                true => "the checkpoint is of a guest of KVM, and the process is none now",
+                false => "it is a guest of KVM, and the checkpoint is of its process",
+            };
+            return Err(refused(pid, reason));
+        }
+        let mut regions = memory.mappings()?;
+        if let Some(own) = hold.memory() {
+            regions.retain(|region| !own.intersection(&region.range.into()).is_empty());
+        }
+        let then = same_threads(pid, process, &*hold)?;
         let later_bytes = check_mappings(pid, &manifest, &regions)?;
-        let (others, mut descriptors) =
-            differences(&process.descriptors, &describe::descriptors(pid));
+        let of_target = |mut all: Vec<Descriptor>| {
+            all.retain(|one| !hold.other_descriptors().contains(&one.number));
+            all
+        };
+        let (others, mut descriptors) = differences(
+            &of_target(process.descriptors.clone()),
+            &of_target(describe::descriptors(pid)),
+        );
         if !others.is_empty() && !force {
             let reason = format!(
                 "other descriptors are open than then: {}",
@@ -111,7 +140,7 @@ impl Image {
         let now = hold.threads().to_vec();
         let mut undo = Vec::new();
         let outcome = self
-            .put_back(&memory, &candidates, &regions, &mut undo)
+            .put_back(&memory, &mut *hold, &candidates, &regions, &mut undo)
             .and_then(|()| Ok(hold.set_registers(&then)?));
         if let Err(error) = outcome {
             for (address, before) in undo.iter().rev() {
@@ -141,6 +170,7 @@ impl Image {
     fn put_back(
         &mut self,
         memory: &Memory,
+        hold: &mut dyn Held,
         pages: &PageSet,
         regions: &[Region],
         undo: &mut Vec<(u64, Vec<u8>)>,
@@ -155,14 +185,21 @@ impl Image {
             let both = then
                 .chunks_exact(page_size)
                 .zip(now.chunks_exact(page_size));
-            for (address, (then, now)) in (chunk.start()..).step_by(page_size).zip(both) {
-                // What cannot be read now could not be then, or differs.
-                if then != now && !missing.contains(address) {
-                    undo.push((address, now.to_vec()));
-                    memory.write(address, then)?;
-                    for alias in aliases(regions, address) {
-                        memory.write(alias, then)?;
-                    }
+            let each = (chunk.start()..).step_by(page_size).zip(both);
+            // What cannot be read now could not be then, or differs.
+            let differing =
+                each.filter(|(address, (then, now))| then != now && !missing.contains(*address));
+            let differing: Vec<_> = differing.collect();
+            let addresses = differing.iter().map(|(address, _)| *address);
+            let all = addresses
+                .flat_map(|address| std::iter::once(address).chain(aliases(regions, address)));
+            let page = |address| PageRange::new(address, address + page_size as u64);
+            hold.announce_writes(&all.filter_map(page).collect())?;
+            for (address, (then, now)) in differing {
+                undo.push((address, now.to_vec()));
+                memory.write(address, then)?;
+                for alias in aliases(regions, address) {
+                    memory.write(alias, then)?;
                 }
             }
         }
@@ -231,8 +268,12 @@ fn refused(pid: u32, reason: &str) -> Error {
     Error::Refused(format!("process {pid} cannot be rewound: {reason}"))
 }
 
+fn hold(pid: u32) -> pagetrail::Result<Box<dyn Held>> {
+    Ok(Box::new(Hold::process(pid)?))
+}
+
 /// The threads of the image, if they are those that are held.
-fn same_threads(pid: u32, process: &Process, hold: &Hold) -> Result<Vec<HeldThread>> {
+fn same_threads(pid: u32, process: &Process, hold: &dyn Held) -> Result<Vec<HeldThread>> {
     let tids = |threads: &mut dyn Iterator<Item = u32>| {
         let mut tids: Vec<u32> = threads.collect();
         tids.sort_unstable();

@@ -12,10 +12,12 @@ mod state;
 use std::os::fd::RawFd;
 
 use kvm_bindings::{kvm_regs, kvm_sregs, kvm_xsave};
+use pagetrail::HeldThread;
 
 use crate::check;
 use crate::error::{Error, Result};
 use crate::memory::{Memory, SYSTEM_BASE};
+use crate::standing::registers_of;
 use crate::sys::kvm::{Cpu, Exit, Vm};
 use crate::sys::ring::Ring;
 use crate::sys::signal;
@@ -297,6 +299,17 @@ impl Processor {
         self.set_bases(Some(saved.sregs.fs.base), Some(saved.sregs.gs.base))?;
         self.to_ring_0()?;
         self.enter(memory, &saved.context);
+        Ok(())
+    }
+
+    /// Continues with the registers of a thread that was held. The vCPU is in ring 0.
+    pub(crate) fn resume_with(&mut self, memory: &Memory, thread: &HeldThread) -> Result<()> {
+        let Some((context, [fs, gs], state)) = registers_of(thread) else {
+            return Ok(());
+        };
+        self.set_state(&state, u64::MAX)?;
+        self.set_bases(Some(fs), Some(gs))?;
+        self.enter(memory, &context);
         Ok(())
     }
 

@@ -4,6 +4,8 @@
 pub(crate) mod announce;
 #[path = "../rounds/collected.rs"]
 mod collected;
+#[path = "../rounds/control/mod.rs"]
+pub(crate) mod control;
 #[path = "../rounds/followed.rs"]
 mod followed;
 #[path = "../rounds/link.rs"]
@@ -16,6 +18,8 @@ mod process;
 pub(crate) mod source;
 #[path = "../rounds/strategy.rs"]
 pub(crate) mod strategy;
+#[path = "../rounds/threads.rs"]
+pub(crate) mod threads;
 #[path = "../rounds/tree.rs"]
 pub(crate) mod tree;
 #[path = "../rounds/unit_change.rs"]

@@ -10,10 +10,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 
-use pagetrail::{PageRange, PageSet};
+use pagetrail::{HeldThread, PageRange, PageSet};
 use rustix::net::SendFlags;
 
 use super::Collected;
+use super::threads;
 use super::unit_change::UnitChange;
 use crate::error::{Error, Result};
 use crate::sys::descriptors;
@@ -39,6 +40,8 @@ pub(crate) enum Request {
     Release,
     /// Aliases of pages are merged, or separated; there is no reply.
     Units(Vec<UnitChange>),
+    /// The threads, with their registers, of a guest that is held.
+    Threads,
 }
 
 impl Request {
@@ -47,6 +50,7 @@ impl Request {
             Self::Round => vec![0],
             Self::Hold => vec![1],
             Self::Release => vec![2],
+            Self::Threads => vec![4],
             Self::Units(changes) => {
                 let count = changes.len() as u64;
                 let words = changes.iter().flat_map(UnitChange::words);
@@ -66,6 +70,7 @@ impl Request {
             [1] => Self::Hold,
             [2] => Self::Release,
             [3] => Self::Units(changes(stream)?),
+            [4] => Self::Threads,
             _ => Self::Round,
         })
     }
@@ -118,6 +123,14 @@ impl GuestEnd {
     pub(crate) fn send(&self, kind: MessageKind, collected: &Collected) {
         let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         self.send_bytes(&encode(kind, collected));
+    }
+
+    /// Sends the threads of a guest that is held. No round is sent meanwhile.
+    pub(crate) fn send_threads(&self, held: &[HeldThread]) {
+        let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut message = Vec::new();
+        threads::encode(held, &mut message);
+        self.send_bytes(&message);
     }
 
     pub(super) fn send_bytes(&self, message: &[u8]) {
@@ -245,6 +258,12 @@ impl Rounds {
                 None
             }
         })
+    }
+
+    /// Requests and receives the threads of a guest that is held.
+    pub(crate) fn threads(&mut self) -> Result<Vec<HeldThread>> {
+        self.send(&Request::Threads);
+        threads::decode(&mut self.stream)
     }
 
     /// Another descriptor of this end, by which a held guest can be released.

@@ -10,6 +10,7 @@
 pub(crate) mod announce;
 pub(crate) mod bits;
 mod collected;
+pub(crate) mod control;
 mod followed;
 pub(crate) mod link;
 mod mappings;
@@ -17,6 +18,7 @@ mod process;
 pub(crate) mod server;
 pub(crate) mod source;
 pub(crate) mod strategy;
+pub(crate) mod threads;
 pub(crate) mod tree;
 pub(crate) mod unit_change;
 

@@ -3,6 +3,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pagetrail::HeldThread;
+
 use super::WriteLog;
 use super::link::{GuestEnd, MessageKind, Request};
 use super::unit_change::UnitChange;
@@ -22,6 +24,8 @@ pub(crate) struct RoundServer {
 /// While this exists, no vCPU runs the program, and no thread changes what it has mapped.
 struct Hold<'a> {
     memory: MutexGuard<'a, Memory>,
+    /// None where a thread does not come to a place where it has registers.
+    threads: Vec<HeldThread>,
     _stopped: Stopped<'a>,
 }
 
@@ -43,12 +47,19 @@ impl RoundServer {
                     }
                     continue;
                 }
+                Request::Threads => {
+                    let held = hold.as_ref().map_or(&[][..], |hold| &hold.threads);
+                    self.link.send_threads(held);
+                    continue;
+                }
                 // In this order, as where the final round is collected: a thread on its way out of
                 // the guest may need the memory's lock.
                 Request::Hold if hold.is_none() => {
                     let stopped = self.threads.stop_others(&own);
+                    let threads = stopped.registers(false).unwrap_or_default();
                     hold = Some(Hold {
                         memory: self.memory(),
+                        threads,
                         _stopped: stopped,
                     });
                 }

@@ -431,9 +431,16 @@ impl DirtySource for GuestSource {
                 pid: self.process.pid(),
             });
         }
+        let pid = self.process.pid();
+        let threads = match &mut self.phase {
+            Phase::Guest(link) => link.threads().map_err(|error| self.failed(error))?,
+            // No thread runs any more.
+            Phase::Exiting(_) | Phase::Over => Vec::new(),
+        };
         Ok(Box::new(GuestHold {
-            pid: self.process.pid(),
+            pid,
             since,
+            threads,
             _releaser: releaser,
         }))
     }
@@ -451,12 +458,12 @@ impl DirtySource for GuestSource {
     }
 }
 
-/// A guest whose vCPUs are kept out of it. Its threads' registers are in the vCPUs, and are not
-/// known here.
+/// A guest whose vCPUs are kept out of it.
 #[derive(Debug)]
 struct GuestHold {
     pid: u32,
     since: Instant,
+    threads: Vec<HeldThread>,
     _releaser: Option<Releaser>,
 }
 
@@ -466,7 +473,7 @@ impl Held for GuestHold {
     }
 
     fn threads(&self) -> &[HeldThread] {
-        &[]
+        &self.threads
     }
 
     /// The guest keeps its vCPUs out of itself until the releaser has gone: nobody else lets it go.

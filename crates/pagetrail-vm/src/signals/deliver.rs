@@ -11,8 +11,6 @@ use crate::sys::call::Call;
 use crate::sys::signal::{self, KICK};
 use crate::sys::{child, program_memory};
 
-const EINTR: i64 = -(libc::EINTR as i64);
-
 /// The number of a signal in a `siginfo_t`.
 fn info_number(info: &[u8; signal::INFO_BYTES]) -> u32 {
     u32::from_le_bytes([info[0], info[1], info[2], info[3]])
@@ -31,7 +29,7 @@ struct Interrupted<'a> {
 impl Guest {
     /// Whether a call has ended, or not started, because a signal has arrived.
     pub(crate) fn was_interrupted(&self, result: i64) -> bool {
-        signal::is_pending() && matches!(result, signal::NOT_STARTED | EINTR)
+        signal::is_pending() && matches!(result, signal::NOT_STARTED | signal::EINTR)
     }
 
     /// Whether an interrupted call is made again when the handler has returned.

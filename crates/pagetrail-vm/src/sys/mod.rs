@@ -13,3 +13,4 @@ pub(crate) mod ring;
 pub(crate) mod signal;
 pub(crate) mod system_memory;
 pub(crate) mod thread;
+pub(crate) mod vcpu_state;

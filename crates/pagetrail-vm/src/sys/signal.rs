@@ -25,6 +25,8 @@ use super::call::{Call, call};
 /// The result of a call that was not started: an error number that the kernel never returns to
 /// programs (`ERESTARTSYS`).
 pub(crate) const NOT_STARTED: i64 = -512;
+/// The result of a call that a signal has ended.
+pub(crate) const EINTR: i64 = -(::libc::EINTR as i64);
 /// The length of a `siginfo_t`.
 pub(crate) const INFO_BYTES: usize = 128;
 /// The length of the kernel's signal sets.
@@ -163,6 +165,11 @@ pub(crate) fn request_run() {
     PENDING.with(|pending| pending.set_stop_byte(0));
 }
 
+/// Makes the next run of a vCPU exit at once.
+pub(crate) fn request_exit() {
+    PENDING.with(|pending| pending.set_stop_byte(1));
+}
+
 /// Takes the pending signal, as a `siginfo_t`. All signals stay blocked until [`set_mask`].
 pub(crate) fn take() -> Option<[u8; INFO_BYTES]> {
     let info = pending_info()?;
@@ -220,6 +227,16 @@ pub(crate) fn wait_for_kick() {
             // A signal arrived between the two.
             pending.set_stop_byte(1);
         }
+    });
+}
+
+/// Forgets kicks that were sent to end a system call; no more of them are sent.
+pub(crate) fn forget_kicks() {
+    // A signal that is there arrives before a system call returns.
+    call(libc::SYS_getpid, &[]);
+    PENDING.with(|pending| {
+        pending.kicked.store(false, Ordering::Release);
+        pending.set_stop_byte(is_pending().into());
     });
 }
 

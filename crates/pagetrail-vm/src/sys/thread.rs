@@ -115,6 +115,14 @@ pub(crate) fn is_gone(process: u32, id: u32) -> bool {
     call(libc::SYS_tgkill, &checked) == -i64::from(libc::ESRCH)
 }
 
+/// Whether a thread of this process sleeps in the kernel; false where that is not known.
+pub(crate) fn is_asleep(id: u32) -> bool {
+    let stat = std::fs::read(format!("/proc/self/task/{id}/stat")).unwrap_or_default();
+    // The name, in parentheses, may have any bytes.
+    let name_end = stat.iter().rposition(|byte| *byte == b')');
+    name_end.and_then(|end| stat.get(end + 2)) == Some(&b'S')
+}
+
 /// Ends the process's first thread, while others run on.
 pub(crate) fn exit(status: i32) -> ! {
     loop {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use pagetrail::Hold;
 use pagetrail_checkpoint::criu::LazyPages;
 use pagetrail_checkpoint::{Change, Error};
 use pagetrail_report::words;
@@ -155,10 +156,13 @@ pub(super) fn rewind(args: &RewindArgs) -> Result<ExitCode> {
     let store = open(&args.store, &args.key)?;
     let number = args.to.number(&store).map_err(plain)?;
     let mut image = store.image(number).map_err(plain)?;
-    let rewound = match args.force {
-        true => image.rewind_whatever_is_open(args.pid),
-        false => image.rewind(args.pid),
-    };
+    let rewound = image.rewind_held(args.pid, args.force, || {
+        // A guest of KVM has its registers in its vCPUs, and holds still itself.
+        match pagetrail_vm::hold_guest(args.pid)? {
+            Some(held) => Ok(held),
+            None => Ok(Box::new(Hold::process(args.pid)?)),
+        }
+    });
     let rewound = rewound.map_err(|error| match error {
         Error::Refused(reason) if reason.contains("descriptors") => {
             anyhow::anyhow!(

@@ -185,7 +185,7 @@ pub(super) fn show(manifest: &Manifest, contents: u64) -> String {
             ]);
         }
         out.push(match process.threads.is_empty() {
-            true => "no registers: it was a guest of KVM, whose vCPUs have them".into(),
+            true => "no registers: the source of its writes did not have them".into(),
             false => format!("\n{}", lines(&table)),
         });
         let mut table = plain_table(&["descriptor", "position", "leads to"]);

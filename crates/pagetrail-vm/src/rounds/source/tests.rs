@@ -4,7 +4,7 @@
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 
-use pagetrail::{PageRange, PageSet};
+use pagetrail::{HeldThread, PageRange, PageSet};
 
 use super::*;
 use crate::rounds::link::{GuestEnd, MessageKind, pair};
@@ -157,6 +157,14 @@ fn another_program_is_no_guest_but_its_end_is_awaited() {
     assert_eq!(state, State::Ended(Some(Ended::Exited(0))));
 }
 
+fn a_thread() -> HeldThread {
+    HeldThread {
+        tid: 7,
+        registers: Vec::new(),
+        blocked_signals: 1,
+    }
+}
+
 #[test]
 fn a_guest_is_held_until_the_hold_is_released() {
     let mut played = Played::new(TrackMode::Writes);
@@ -165,15 +173,17 @@ fn a_guest_is_held_until_the_hold_is_released() {
         let requests = scope.spawn(|| {
             let first = guest.wait();
             guest.send(MessageKind::Reply, &sent(&[1], &[]));
-            [first, guest.wait()]
+            let second = guest.wait();
+            guest.send_threads(&[a_thread()]);
+            [first, second, guest.wait()]
         });
         let held = source.hold().unwrap();
         let round = source.collect_held(&*held).unwrap();
         assert_eq!(*round.dirty(), pages(&[1]));
         round.commit();
-        assert!(held.threads().is_empty());
+        assert_eq!(held.threads(), [a_thread()]);
         held.release();
-        let expected = [Some(Request::Hold), Some(Request::Release)];
+        let expected = [Request::Hold, Request::Threads, Request::Release].map(Some);
         assert_eq!(requests.join().unwrap(), expected);
     });
 }
