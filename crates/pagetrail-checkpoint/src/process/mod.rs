@@ -10,7 +10,7 @@
 //! ([`recheck`]).
 //!
 //! Which pages were written is reported by any [`DirtySource`]: a watch on a process, or a guest of
-//! KVM, whose image has no registers, since they are in its vCPUs.
+//! KVM.
 //!
 //! Pages are pending until a checkpoint that has them is published. One that fails, on a full disk,
 //! say, leaves the store as it was, and the next has what it should have had.

@@ -49,9 +49,8 @@ pub(crate) enum CheckpointCommand {
     /// process. Processes that share an address space are refused, and from these
     /// checkpoints no tree is started anew: that takes CRIU's (--restorable).
     ///
-    /// Of a guest (--vm) a checkpoint has the memory, and no registers: it is for looking at, not
-    /// for rewinding. The program gets no input, its output goes to standard error, and it runs on
-    /// when the command ends before it.
+    /// A guest (--vm) gets no input, its output goes to standard error, and it runs on when the
+    /// command ends before it.
     #[command(
         override_usage = "pagetrail checkpoint [OPTIONS] --store <STORE> -p <PID>\n       \
         pagetrail checkpoint [OPTIONS] --store <STORE> --cgroup <PATH>\n       \
