@@ -283,7 +283,7 @@ impl Core {
         // SAFETY: the registry says that a superblock is there, and none is given back before its
         // heap.
         let slab = unsafe { Superblock::slab_by_hint(hint, address) };
-        if !hint.subpage.has(address) && !(hint.subpage.is_first() && slab.is_merged()) {
+        if !(hint.subpage.has(address) || hint.subpage.is_first() && slab.is_merged()) {
             return None;
         }
         self.find_in(slab.get(), address)
