@@ -75,8 +75,8 @@ usage: cargo xtask TASK
                    the techniques that read a log of processor or hypervisor, in guests whose emulator
                    plays it: the rules of the kernel module, a hostile guest, conformance, stress;
                    short in 'test'; or a command there, with the options that 'vm' has
-  ooh pml          the tests of the library for monitors on that emulated Intel processor, where KVM
-                   logs by page modification logging
+  ooh pml [whole]  the tests of the library for monitors on that emulated Intel processor, where KVM
+                   logs by page modification logging; whole: all of their rounds, not an eighth
   soak [--for TIME]
                    the long form of the tests, over and over with new seeds, for an hour or as long
                    as TIME says (90s, 30m, 8h); ends with the first that fails
@@ -252,7 +252,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
             }
             steps.finish()
         }
-        "ooh" if rest == ["pml"] => ooh::pml::run(&repo)?,
+        "ooh" if rest == ["pml"] => ooh::pml::run(&repo, false)?,
+        "ooh" if rest == ["pml", "whole"] => ooh::pml::run(&repo, true)?,
         "ooh" if !rest.is_empty() => ooh::command(&repo, rest)?,
         "ooh" => {
             let mut steps = steps::Steps::default();
