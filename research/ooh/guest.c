@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 /* The one program of a guest whose hypervisor shares its log (the small monitor of pagetrail-vmm, with GuestLog): it
- * loads the module, tracks itself by SPML, and holds each round against what it wrote, and what the monitor's device
- * wrote for it. Lines `step N` say that all was as it should be, a line that begins with WRONG that it was not.
+ * loads the module, tracks itself by SPML, once with the module's owners and once with a search of its own through
+ * pagemap, and holds each round of both against what it wrote, and what the monitor's device wrote for it. Lines `step N` say that all was as it should be, a line that begins with WRONG that it was not.
  *
  * With the word `hostile` it scribbles on the log's registers and rings, rings its doorbell and writes to ports instead,
  * while trackers come and go; it prints `step N` in between.
@@ -101,14 +101,23 @@ static const struct ooh_entry *map_ring(int fd, const struct ooh_track *session)
     return ring;
 }
 
-/* The number of the page frame, proc_pid_pagemap(5). */
-static uint64_t frame(const volatile void *at) {
+/* The numbers of page frames, proc_pid_pagemap(5). */
+static void frames(const volatile void *at, uint64_t *numbers, size_t pages) {
     static int pagemap = -1;
     if (pagemap < 0) pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-    uint64_t entry = 0;
-    off_t offset = (off_t)((uintptr_t)at / PAGE * sizeof entry);
-    if (pread(pagemap, &entry, sizeof entry, offset) != sizeof entry || !(entry >> 63)) wrong("pagemap", offset);
-    return entry & ((1ULL << 55) - 1);
+    off_t offset = (off_t)((uintptr_t)at / PAGE * sizeof *numbers);
+    ssize_t bytes = (ssize_t)(pages * sizeof *numbers);
+    if (pread(pagemap, numbers, (size_t)bytes, offset) != bytes) wrong("pagemap", offset);
+    for (size_t page = 0; page < pages; page++) {
+        if (!(numbers[page] >> 63)) wrong("pagemap has no frame of page", (long)page);
+        numbers[page] &= (1ULL << 55) - 1;
+    }
+}
+
+static uint64_t frame(const volatile void *at) {
+    uint64_t number;
+    frames(at, &number, 1);
+    return number;
 }
 
 static volatile uint32_t *map_register(unsigned long at, size_t bytes) {
@@ -124,20 +133,8 @@ struct counts {
 };
 
 /* What a round has of `memory`: nothing that is wanted may be missing. */
-static void hold(const struct ooh_entry *ring, const struct ooh_track *session, const struct ooh_round *round,
-                 struct counts *counts) {
-    static char seen[PAGES];
-    memset(seen, 0, sizeof seen);
+static void judge(const char *seen, const struct ooh_round *round, struct counts *counts) {
     counts->rounds++;
-    for (uint64_t i = round->first; i != round->end; i++) {
-        struct ooh_entry entry = ring[i % session->entries];
-        if (entry.kind != OOH_RANGE) wrong("an entry of kind", entry.kind);
-        for (uint64_t page = 0; page < entry.pages; page++) {
-            uint64_t number = (entry.start + page * PAGE - (uint64_t)memory) / PAGE;
-            if (number < PAGES) seen[number] = 1;
-            else counts->others++;
-        }
-    }
     if (round->flags & OOH_LOST) {
         counts->lost++;
         return;
@@ -149,17 +146,61 @@ static void hold(const struct ooh_entry *ring, const struct ooh_track *session, 
     }
 }
 
+/* A round of virtual addresses: the module knows whose the frames are. */
+static void hold(const struct ooh_entry *ring, const struct ooh_track *session, const struct ooh_round *round,
+                 struct counts *counts) {
+    static char seen[PAGES];
+    memset(seen, 0, sizeof seen);
+    for (uint64_t i = round->first; i != round->end; i++) {
+        struct ooh_entry entry = ring[i % session->entries];
+        if (entry.kind != OOH_RANGE) wrong("an entry of kind", entry.kind);
+        for (uint64_t page = 0; page < entry.pages; page++) {
+            uint64_t number = (entry.start + page * PAGE - (uint64_t)memory) / PAGE;
+            if (number < PAGES) seen[number] = 1;
+            else counts->others++;
+        }
+    }
+    judge(seen, round, counts);
+}
+
+/* A round of frames, of all that was written: those of `memory` are searched in pagemap, as the paper does it. */
+static void search(const struct ooh_entry *ring, const struct ooh_track *session, const struct ooh_round *round,
+                   struct counts *counts) {
+    static char seen[PAGES];
+    static uint64_t own[PAGES];
+    memset(seen, 0, sizeof seen);
+    frames(memory, own, PAGES);
+    for (uint64_t i = round->first; i != round->end; i++) {
+        struct ooh_entry entry = ring[i % session->entries];
+        if (entry.kind != OOH_FRAME) wrong("an entry without frames, of kind", entry.kind);
+        unsigned long of_memory = 0;
+        for (int page = 0; page < PAGES; page++) {
+            if (own[page] - entry.start / PAGE >= entry.pages) continue;
+            seen[page] = 1;
+            of_memory++;
+        }
+        counts->others += entry.pages - of_memory;
+    }
+    judge(seen, round, counts);
+}
+
+static void print(const char *what, const struct counts *counts) {
+    printf("%s: %lu rounds, %lu lost, %lu pages, %lu others of this memory, %lu elsewhere\n", what, counts->rounds,
+           counts->lost, counts->pages, counts->extra, counts->others);
+}
+
 static void work(void) {
-    struct ooh_track session, other_session;
+    struct ooh_track session, other_session, searched_session;
     struct ooh_round round;
-    struct counts counts = {0};
+    struct counts counts = {0}, searched_counts = {0};
     volatile uint32_t *fill = map_register(FILL, PAGE);
-    int fd = open_device(), other = open_device();
+    int fd = open_device(), other = open_device(), searched = open_device();
     if (modes() != (OOH_SPML | OOH_SPML_OWNED)) wrong("its log has modes", modes());
     if (track(other, OOH_EPML, &other_session) != EOPNOTSUPP) wrong("a log by virtual address", errno);
     if (track(fd, OOH_SPML_OWNED, &session) || track(other, OOH_SPML_OWNED, &other_session)) wrong("OOH_TRACK", errno);
-    const struct ooh_entry *ring = map_ring(fd, &session);
-    if (ioctl(fd, OOH_COLLECT, &round)) wrong("OOH_COLLECT", 0);
+    if (track(searched, OOH_SPML, &searched_session)) wrong("OOH_TRACK for frames", errno);
+    const struct ooh_entry *ring = map_ring(fd, &session), *frames_ring = map_ring(searched, &searched_session);
+    if (ioctl(fd, OOH_COLLECT, &round) || ioctl(searched, OOH_COLLECT, &round)) wrong("OOH_COLLECT", 0);
     for (unsigned long number = 1;; number++) {
         memset(wanted, 0, sizeof wanted);
         for (int i = 0; i < WRITES; i++) {
@@ -174,11 +215,13 @@ static void work(void) {
         wanted[page] = 1;
         if (ioctl(fd, OOH_COLLECT, &round)) wrong("OOH_COLLECT", 0);
         hold(ring, &session, &round, &counts);
+        if (ioctl(searched, OOH_COLLECT, &round)) wrong("OOH_COLLECT of frames", 0);
+        search(frames_ring, &searched_session, &round, &searched_counts);
         /* A second tracker has rounds of its own, and takes nothing from the first. */
         if (number % 3 == 0 && ioctl(other, OOH_COLLECT, &round)) wrong("the other's OOH_COLLECT", 0);
         if (number % STEPS_PER_LINE) continue;
-        printf("log: %lu rounds, %lu lost, %lu pages, %lu others of this memory, %lu elsewhere\n", counts.rounds,
-               counts.lost, counts.pages, counts.extra, counts.others);
+        print("search", &searched_counts);
+        print("log", &counts);
         printf("step %lu\n", number);
         fflush(stdout);
     }
