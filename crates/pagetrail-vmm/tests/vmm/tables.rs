@@ -43,7 +43,7 @@ impl Guest {
         let mut guest = Self {
             memory,
             log,
-            levels: if seed % 3 == 0 { 5 } else { 4 },
+            levels: if seed.is_multiple_of(3) { 5 } else { 4 },
             free,
             roots: Vec::new(),
             random,
