@@ -1,5 +1,6 @@
-//! A write fault that user space handles (the technique `userfaultfd`), beside a handler that waits,
-//! reads and releases, and does nothing else.
+//! A write fault that user space handles (the technique `userfaultfd`), beside a handler that
+//! waits, reads and releases, and does nothing else.
+#![allow(unsafe_code, reason = "it measures bare system calls")]
 
 use crate::kernel::{Memory, Outcome, ioctl};
 use linux_raw_sys::general::{

@@ -1,4 +1,5 @@
 //! Memory to write to, and the kernel's calls.
+#![allow(unsafe_code, reason = "it measures bare system calls")]
 
 use pagetrail::{PageRange, page_size};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
