@@ -16,7 +16,7 @@ use pagetrail::Technique::{Compare, PagemapScan, SoftDirty, Userfaultfd};
 use pagetrail::{Choice, Memory, PageRange, PageSet, Region, Technique};
 use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{
-    Image, Mode, ProcessCheckpointer, ProcessOptions, Store, Writer, WriterOptions,
+    Error, Image, Mode, ProcessCheckpointer, ProcessOptions, Store, Writer, WriterOptions,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -111,7 +111,11 @@ fn all_of_one_instant(threads: u32, pages: u32, pause_us: u32, count: u32) {
             let mut pauses = Vec::new();
             for _ in 0..count {
                 std::thread::sleep(Duration::from_micros(random.u64(0..3000)));
-                let manifest = process.checkpoint(&mut writer).unwrap();
+                let manifest = match process.checkpoint(&mut writer) {
+                    // A busy machine: what this one should have had is in the next.
+                    Err(Error::Process(pagetrail::Error::NotStopping { .. })) => continue,
+                    outcome => outcome.unwrap(),
+                };
                 pauses.push(manifest.cost.pause_ns);
                 stamps::check(&mut store.image(manifest.number).unwrap());
                 if random.u32(0..20) == 0 {
