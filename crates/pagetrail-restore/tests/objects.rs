@@ -174,7 +174,8 @@ listen(socket.AF_UNIX, path, 7)
 os.chmod(path, 0o640)
 listen(socket.AF_UNIX, chr(0) + path, 5)
 port = listen(socket.AF_INET, ('127.0.0.1', 0), 9)[1]
-print('ready', port, flush=True)
+# In one piece, whatever PYTHONUNBUFFERED says.
+print(f'ready {port}', flush=True)
 asked = 0
 while True:
     for number, _ in poll.poll():

@@ -64,12 +64,19 @@ fn a_recording_says_what_it_cost_and_that_it_cost_too_much() {
     assert_eq!(number(&overhead["rounds_over"]), over);
     let notes = |round: &Value| round["events"].to_string();
     let line = "tracking costs more than 0.1% even with rounds of 30 ms; it goes on so";
-    assert_eq!(
-        all.iter()
-            .filter(|round| notes(round).contains(line))
-            .count(),
-        1
+    // Once for each time that it became so: a round that comes late is cheap.
+    let said = all
+        .iter()
+        .filter(|round| notes(round).contains(line))
+        .count();
+    let again = "tracking costs no more than 0.1% again";
+    let taken_back = all.iter().filter(|round| notes(round).contains(again));
+    let taken_back = taken_back.count();
+    assert!(
+        said == taken_back || said == taken_back + 1,
+        "{said} {taken_back}"
     );
+    assert!(said > 0, "{overhead}");
     let text = run(directory.path(), &["report"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
