@@ -11,6 +11,7 @@ use pagetrail_alloc::{Heap, SubpageCount};
 use std::alloc::Layout;
 use std::collections::BTreeSet;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const ALIAS_BYTES: u64 = 16 << 20;
@@ -379,5 +380,80 @@ fn a_nursery_is_tracked_by_pages_until_its_objects_stay() {
     for object in new.into_iter().chain(kept).chain(lasting) {
         // SAFETY: the test does not use the object any more.
         unsafe { heap.free(object) };
+    }
+}
+
+/// The description of the only heap of this process.
+fn description() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut found = maps
+        .lines()
+        .filter(|line| line.contains("/memfd:pagetrail-heap"));
+    let (line, more) = (found.next().unwrap(), found.next());
+    assert_eq!(more, None);
+    usize::from_str_radix(line.split('-').next().unwrap(), 16).unwrap()
+}
+
+#[test]
+fn advice_reaches_heaps_and_no_other_memory() {
+    let _alone = alone();
+    if !can_watch() {
+        return;
+    }
+    const BYTES: usize = 65536;
+    let heap = Heap::new(SubpageCount::DEFAULT).unwrap();
+    let layout = Layout::from_size_align(48, 16).unwrap();
+    let first = heap.allocate(layout).unwrap();
+    let base = first.as_ptr() as u64 & !((2 << 20) - 1);
+    let aliases = PageRange::new(base, base + 8 * ALIAS_BYTES).unwrap();
+    let description = description();
+    // SAFETY: the word of the description that trackers write, which the heap reads as an atomic
+    // one; it is not used after the heap.
+    let advice = unsafe { AtomicU64::from_ptr((description + 32) as *mut u64) };
+    // A tracker that was killed has left this.
+    advice.store(1 << 20, Ordering::Relaxed);
+    let mut watch = Watch::builder()
+        .target(Target::ranges([aliases]))
+        .technique(Choice::from(Technique::PagemapScan))
+        .merge_subpages(true)
+        .start()
+        .unwrap();
+    (0..4).for_each(|_| watch.collect().unwrap().commit());
+    assert_eq!(advice.load(Ordering::Relaxed), 0);
+    let merges = (0..100).any(|_| {
+        let young: Vec<_> = (0..20_000)
+            .map(|_| heap.allocate(layout).unwrap())
+            .collect();
+        for object in young {
+            // SAFETY: the object has so many bytes, and is not used any more after that.
+            unsafe {
+                object.write_bytes(1, 48);
+                heap.free(object);
+            }
+        }
+        watch.collect().unwrap().commit();
+        advice.load(Ordering::Relaxed) != 0
+    });
+    assert!(merges);
+    // SAFETY: the object is not used any more.
+    unsafe { heap.free(first) };
+    drop(heap);
+    // The program has other memory there, and the watch is dropped, which takes its advice back.
+    // SAFETY: nothing else is there, or this fails.
+    let other = unsafe {
+        use rustix::mm::{MapFlags, ProtFlags};
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let at = description as *mut _;
+        rustix::mm::mmap_anonymous(at, BYTES, protection, flags).unwrap()
+    };
+    // SAFETY: mapped above with this length.
+    unsafe { other.cast::<u8>().write_bytes(0xff, BYTES) };
+    drop(watch);
+    // SAFETY: mapped above, written whole, and unmapped when nothing uses it any more.
+    unsafe {
+        let bytes = std::slice::from_raw_parts(other.cast::<u8>(), BYTES);
+        assert_eq!(bytes.iter().position(|byte| *byte != 0xff), None);
+        rustix::mm::munmap(other, BYTES).unwrap();
     }
 }

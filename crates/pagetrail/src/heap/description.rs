@@ -15,8 +15,12 @@ const VERSIONS: std::ops::RangeInclusive<u8> = 1..=2;
 const HEADER_BYTES: usize = 64;
 const ENTRY_BYTES: usize = 32;
 
+/// The version from which on the heap takes advice.
+const ADVISED_VERSION: u8 = 2;
 /// The offset of the word in which a tracker says which classes to merge.
 pub(crate) const MERGED_AT: u64 = 32;
+/// The length of a description up to the end of that word, in bytes.
+pub(crate) const ADVICE_BYTES: usize = 40;
 
 /// The only page and slab sizes of the format, in bytes.
 pub(crate) const PAGE: u64 = 4096;
@@ -76,6 +80,20 @@ pub(crate) fn is_named(name: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
+/// The advice that a heap has, from the beginning of its description at `address`; `None` if there
+/// is no description of a heap that takes advice.
+pub(crate) fn advice(bytes: &[u8], address: u64) -> Option<u64> {
+    let word = |at: usize| {
+        let word = bytes.get(at..at + 8)?;
+        word.try_into().ok().map(u64::from_le_bytes)
+    };
+    let version = *bytes.get(7)?;
+    let takes_advice = bytes.get(..7)? == MAGIC
+        && (ADVISED_VERSION..=*VERSIONS.end()).contains(&version)
+        && word(24)? == address;
+    takes_advice.then(|| word(MERGED_AT as usize)).flatten()
+}
+
 /// The superblocks of a heap, from the bytes of its description at `address`; `None` if they are
 /// malformed.
 pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>> {
@@ -115,7 +133,7 @@ pub(crate) fn superblocks(bytes: &[u8], address: u64) -> Option<Vec<Superblock>>
                 table: u64_at(at + 16)?,
                 subpages_per_page,
                 description: address,
-                takes_advice: version >= 2,
+                takes_advice: version >= ADVISED_VERSION,
             };
             let fits = superblock.alias_bytes.is_power_of_two()
                 && (SLAB..=ALIAS_BYTES_MAX).contains(&superblock.alias_bytes)
@@ -166,6 +184,19 @@ mod tests {
             bytes[64 + at * 8..72 + at * 8].copy_from_slice(&word.to_le_bytes());
         }
         bytes
+    }
+
+    #[test]
+    fn advice_is_that_of_a_heap_alone() {
+        let mut bytes = description();
+        bytes[32] = 6;
+        assert_eq!(advice(&bytes, 0x7000), None);
+        bytes[7] = 2;
+        assert_eq!(advice(&bytes[..ADVICE_BYTES], 0x7000), Some(6));
+        assert_eq!(advice(&bytes[..ADVICE_BYTES - 1], 0x7000), None);
+        assert_eq!(advice(&bytes, 0x8000), None);
+        bytes[0] = 0;
+        assert_eq!(advice(&bytes, 0x7000), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //! counts as written.
 
 use super::areas::Areas;
-use super::description::{self, BYTES, MERGED_AT, Superblock};
+use super::description::{self, ADVICE_BYTES, BYTES, MERGED_AT, Superblock};
 use super::slab::Word;
 use super::subpages::{self, Subpages};
 use crate::page_set::{PageRange, PageSet};
@@ -73,7 +73,8 @@ impl Heaps {
         for description in heaps.map(|superblock| superblock.description) {
             if advised.iter().all(|(heap, _)| *heap != description) {
                 let before = self.advised.iter().find(|(heap, _)| *heap == description);
-                if before.map_or(0, |(_, merged)| *merged) != merged {
+                // A heap that is new here may have the advice of a tracker that was killed.
+                if before.map(|(_, merged)| *merged) != Some(merged) {
                     advise(self.pid, description, merged);
                 }
                 advised.push((description, merged));
@@ -216,9 +217,15 @@ impl Drop for Heaps {
     }
 }
 
-/// Advises a heap which classes to merge. A heap that is gone needs no advice.
-fn advise(pid: u32, description: u64, merged: u64) {
-    let _ = remote_memory::write(pid, description + MERGED_AT, &merged.to_le_bytes());
+/// Advises a heap which classes to merge. A heap that is gone needs no advice, and at its address
+/// may be other memory by now: the program's, or that of a program which was executed in its place.
+fn advise(pid: u32, address: u64, merged: u64) {
+    let mut bytes = [0; ADVICE_BYTES];
+    let read = remote_memory::read(pid, address, &mut bytes).unwrap_or(0);
+    let before = description::advice(&bytes[..read], address);
+    if before.is_some_and(|before| before != merged) {
+        let _ = remote_memory::write(pid, address + MERGED_AT, &merged.to_le_bytes());
+    }
 }
 
 fn read_table(pid: u32, superblock: &Superblock) -> Option<Vec<Word>> {

@@ -63,9 +63,9 @@ pub(crate) fn write(pid: u32, address: u64, bytes: &[u8]) -> Result<usize, Errno
         iov_len: bytes.len(),
     };
     transfer(pid, |id| {
-        // SAFETY: the kernel reads `bytes.len()` bytes from `bytes`, and writes only to another
-        // process: `Memory`, the only caller, refuses this process, whose references would be
-        // violated.
+        // SAFETY: the kernel reads `bytes.len()` bytes from `bytes`. It writes to another process,
+        // since `Memory` refuses this one, whose references would be violated; or it writes a word
+        // of a heap's description, which its heap reads as an atomic one.
         unsafe { libc::process_vm_writev(id, &raw const local, 1, &raw const remote, 1, 0) }
     })
 }
