@@ -9,7 +9,7 @@ mod stamps;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
-use pagetrail::{Hold, Memory};
+use pagetrail::{Held, HeldThread, Hold, IfAbandoned, Memory};
 use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{
     Image, Manifest, ProcessCheckpointer, ProcessOptions, Store, Writer, WriterOptions,
@@ -150,6 +150,66 @@ fn what_cannot_be_rewound_is_refused_and_untouched() {
             .contains("not the process of this checkpoint")
     );
     Hold::process(victim.pid()).unwrap();
+    victim.is_clean(true);
+    victim.finish();
+}
+
+/// A hold whose target starts a thread when its system calls end.
+#[derive(Debug)]
+struct Starting {
+    hold: Box<dyn Held>,
+    threads: Vec<HeldThread>,
+}
+
+impl Held for Starting {
+    fn pid(&self) -> u32 {
+        self.hold.pid()
+    }
+
+    fn threads(&self) -> &[HeldThread] {
+        &self.threads
+    }
+
+    fn check(&self) -> pagetrail::Result<()> {
+        self.hold.check()
+    }
+
+    fn if_abandoned(&mut self, what: IfAbandoned) -> pagetrail::Result<()> {
+        if matches!(what, IfAbandoned::Kill) {
+            let mut new = self.threads[0].clone();
+            new.tid = u32::MAX;
+            self.threads.push(new);
+        }
+        self.hold.if_abandoned(what)
+    }
+
+    fn set_registers(&mut self, threads: &[HeldThread]) -> pagetrail::Result<()> {
+        self.hold.set_registers(threads)
+    }
+
+    fn release(self: Box<Self>) -> Duration {
+        self.hold.release()
+    }
+}
+
+#[test]
+fn a_thread_that_starts_as_calls_end_is_noticed() {
+    let Some(victim) = stamps::start(1, 64, 100) else {
+        return;
+    };
+    let (store, mut writer) = in_memory();
+    let options = ProcessOptions::default();
+    let mut process = ProcessCheckpointer::attach(victim.pid(), options).unwrap();
+    let manifest = process.checkpoint(&mut writer).unwrap();
+    drop(process);
+    let mut image = store.image(manifest.number).unwrap();
+    let rewound = image.rewind_held(victim.pid(), false, || {
+        let hold: Box<dyn Held> = Box::new(Hold::process(victim.pid())?);
+        let threads = hold.threads().to_vec();
+        Ok(Box::new(Starting { hold, threads }))
+    });
+    let error = rewound.unwrap_err().to_string();
+    assert!(error.contains("and 1 are new"), "{error}");
     victim.is_clean(true);
     victim.finish();
 }

@@ -137,6 +137,12 @@ impl Image {
             }
         }
         hold.if_abandoned(IfAbandoned::Kill)?;
+        // A system call that has ended for this may have started a thread, which would go on where
+        // it is, in memory of another time.
+        if let Err(error) = same_threads(pid, process, &*hold) {
+            hold.if_abandoned(IfAbandoned::GoOn)?;
+            return Err(error);
+        }
         let now = hold.threads().to_vec();
         let mut undo = Vec::new();
         let outcome = self
