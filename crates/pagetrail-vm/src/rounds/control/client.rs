@@ -128,8 +128,7 @@ impl HeldGuest {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let (mut threads, mut memory) = (Vec::new(), Vec::new());
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.answer(left)? {
+            match self.answer(deadline)? {
                 Answer::Thread(thread) => threads.push(thread),
                 Answer::Memory(ranges) => memory.extend(ranges),
                 Answer::Descriptor(number) => self.descriptors.push(number),
@@ -154,26 +153,28 @@ impl HeldGuest {
     }
 
     /// The next answer of this session.
-    fn answer(&self, timeout: Duration) -> Result<Answer> {
-        let deadline = Instant::now() + timeout;
+    fn answer(&self, deadline: Instant) -> Result<Answer> {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let message = receive(self.end.as_fd());
-            if let Some(message) = message.map_err(|error| self.failed(&error.to_string()))? {
+            if left.is_zero() {
+                return Err(self.failed("does not answer"));
+            }
+            let message = receive(self.end.as_fd()).map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
+                    self.failed("has ended")
+                }
+                _ => self.failed(&format!("does not answer: {error}")),
+            })?;
+            if let Some(message) = message {
                 match Answer::decode(&message) {
                     Ok((session, answer)) if session == self.session => return Ok(answer),
                     // Of a process that was here before.
                     _ => continue,
                 }
             }
-            if left.is_zero() {
-                return Err(self.failed("does not answer"));
-            }
-            // The guest holds the other end in the same process: its end shows in time alone.
-            let step = left.min(Duration::from_millis(100));
             let _ = poll(
                 &mut [PollFd::new(&self.end, PollFlags::IN)],
-                Timespec::try_from(step).ok().as_ref(),
+                Timespec::try_from(left).ok().as_ref(),
             );
         }
     }
@@ -235,5 +236,44 @@ impl Drop for HeldGuest {
         if !self.is_released {
             let _ = self.order(&Order::Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn a_guest_that_ends_is_not_waited_for() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (end, guest) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        let mut held = HeldGuest {
+            pid: 1,
+            since: Instant::now(),
+            session: 7,
+            end,
+            _lock: memfd_create(NAME, MemfdFlags::CLOEXEC).unwrap(),
+            threads: Vec::new(),
+            memory: PageSet::new(),
+            descriptors: Vec::new(),
+            is_released: false,
+        };
+        let (sender, outcome) = channel();
+        thread::spawn(move || {
+            let _ = sender.send(held.order(&Order::EndCalls).map_err(|it| it.to_string()));
+        });
+        // It takes the order, and ends before it answers.
+        while receive(&guest).unwrap().is_none() {
+            thread::yield_now();
+        }
+        drop(guest);
+        let outcome = outcome.recv_timeout(ANSWER_TIMEOUT / 2);
+        let error = outcome.expect("it does not go on waiting").unwrap_err();
+        assert!(error.contains("the guest has ended"), "{error}");
     }
 }

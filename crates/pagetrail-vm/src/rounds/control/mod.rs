@@ -169,11 +169,13 @@ impl Answer {
     }
 }
 
-/// Receives a message that is there; `None` where there is none.
+/// Receives a message that is there; `None` where there is none. Fails where the other end is
+/// closed or shut down, since no message is empty.
 pub(crate) fn receive(end: impl AsFd) -> std::io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; MESSAGE_BYTES_MAX];
     loop {
         return match recv(&end, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Err(std::io::ErrorKind::UnexpectedEof.into()),
             Ok((received, _)) => {
                 bytes.truncate(received);
                 Ok(Some(bytes))

@@ -16,6 +16,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use super::{Answer, NAME, Order, RANGES_MAX, receive};
 use crate::memory::Memory;
 use crate::rounds::WriteLog;
+use crate::standing::registers_of;
 use crate::sys::descriptors::out_of_the_way;
 use crate::vcpu_threads::{RunState, Stopped, VcpuThreads};
 
@@ -94,7 +95,8 @@ impl ControlServer {
                 timeout.as_ref(),
             );
             let Ok(message) = receive(&self.own) else {
-                return;
+                // Another process has shut the sockets down, by which nobody is reached any more.
+                return Self::abandon(session.take());
             };
             match message.map(|message| Order::decode(&message)) {
                 Some(Ok((id, order))) => {
@@ -136,6 +138,8 @@ impl ControlServer {
         order: Order,
     ) -> Vec<Answer> {
         match order {
+            // Its threads stand still already, and waiting for that once more would never end.
+            Order::Hold if session.is_some() => vec![Answer::Refused],
             Order::Hold => {
                 let stopped = self.threads.stop_others(own);
                 // The memory is locked after that: threads may need it until they stand still.
@@ -190,7 +194,8 @@ impl ControlServer {
             }
             Order::Apply => with_session(session, |session| {
                 let set = std::mem::take(&mut session.set);
-                session.stopped.set_registers(&set)
+                let are_whole = set.iter().all(|thread| registers_of(thread).is_some());
+                are_whole && session.stopped.set_registers(&set)
             }),
             Order::Release => {
                 *session = None;
@@ -271,4 +276,75 @@ fn with_session(
         true => Answer::Done,
         false => Answer::Refused,
     }]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Instant;
+
+    use rustix::fs::{Mode, OFlags, open};
+    use rustix::net::{Shutdown, shutdown};
+
+    use super::*;
+    use crate::sys::kvm::{Log, Vm};
+
+    const TIMEOUT: Duration = Duration::from_secs(20);
+
+    /// A server of a machine without vCPUs; `None` where there is no KVM.
+    fn server() -> Option<ControlServer> {
+        let vm = match Vm::create(Log::Off) {
+            Ok(vm) => vm,
+            Err(error) => {
+                pagetrail_skips::not_here(error);
+                return None;
+            }
+        };
+        let memory = Memory::new(&vm, 36).unwrap();
+        let memory = Arc::new(Mutex::new(memory));
+        let server = ControlServer::new(memory, Arc::default(), Arc::default(), Arc::default());
+        Some(server.unwrap())
+    }
+
+    #[test]
+    fn no_order_makes_it_wait_for_itself() {
+        let Some(server) = server() else {
+            return;
+        };
+        let end = server.theirs.try_clone().unwrap();
+        let file = format!("/proc/self/fd/{}", server.file.as_raw_fd());
+        let lock = open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let (sender, over) = channel();
+        thread::spawn(move || {
+            server.serve();
+            let _ = sender.send(());
+        });
+        let ask = |order: Order| {
+            let until = Instant::now() + TIMEOUT;
+            send(&end, &order.encode(8), SendFlags::NOSIGNAL).unwrap();
+            while Instant::now() < until {
+                let message = receive(&end).unwrap();
+                match message.map(|message| Answer::decode(&message).unwrap().1) {
+                    Some(last @ (Answer::Done | Answer::Refused)) => return Some(last),
+                    _ => thread::yield_now(),
+                }
+            }
+            None
+        };
+        assert_eq!(ask(Order::Hold), Some(Answer::Done));
+        assert_eq!(ask(Order::Hold), Some(Answer::Refused));
+        let thread = HeldThread {
+            tid: 1,
+            registers: Vec::new(),
+            blocked_signals: 0,
+        };
+        let set = Order::Set(thread).encode(8);
+        send(&end, &set, SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(ask(Order::Apply), Some(Answer::Refused));
+        // A process that shuts the sockets down while it holds the program lets it go.
+        shutdown(&end, Shutdown::Both).unwrap();
+        assert_eq!(over.recv_timeout(TIMEOUT), Ok(()));
+    }
 }
