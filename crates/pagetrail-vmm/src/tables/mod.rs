@@ -40,6 +40,22 @@ pub use source::{TableSource, Vcpus};
 /// ended, most likely.
 const CALLS_UNTIL_FORGOTTEN: u32 = 256;
 
+/// Whose control registers KVM returns for a vCPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The registers are the guest's own.
+    Guest,
+    /// The registers are of a guest that the guest runs, whose CR3 is an address of that guest's
+    /// memory: a vCPU that was interrupted there leaves `KVM_RUN` with them.
+    /// `KVM_STATE_NESTED_GUEST_MODE` of `KVM_GET_NESTED_STATE` says so, and
+    /// `KVM_RUN_X86_GUEST_MODE` in `kvm_run.flags` (since Linux 6.11).
+    NestedGuest,
+    /// The registers are of firmware in system management mode, whose memory is another address
+    /// space of KVM's: `smi.smm` of `KVM_GET_VCPU_EVENTS` says so, and `KVM_RUN_X86_SMM` in
+    /// `kvm_run.flags`.
+    SystemManagement,
+}
+
 /// An address space of a guest: what a vCPU has in its control registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AddressSpace {
@@ -48,15 +64,17 @@ pub struct AddressSpace {
 }
 
 impl AddressSpace {
-    /// Takes the control registers of a vCPU that is outside `KVM_RUN` (`KVM_GET_SREGS`). `None`
-    /// while it has no paging in long mode: its accesses are not known then.
-    pub fn of(cr0: u64, cr3: u64, cr4: u64, efer: u64) -> Option<Self> {
+    /// Takes the control registers of a vCPU that is outside `KVM_RUN` (`KVM_GET_SREGS`), and whose
+    /// they are: any other memory than the guest's, taken for its page tables, would be changed by
+    /// [`TableScan::clear`]. `None` while they are not the guest's own, or it has no paging in long
+    /// mode: its accesses are not known then.
+    pub fn of(cr0: u64, cr3: u64, cr4: u64, efer: u64, mode: Mode) -> Option<Self> {
         /// `CR0.PG`, `EFER.LMA` and `CR4.LA57`.
         const PAGING: u64 = 1 << 31;
         const LONG_MODE_ACTIVE: u64 = 1 << 10;
         const FIVE_LEVELS: u64 = 1 << 12;
         let is_long = cr0 & PAGING != 0 && efer & LONG_MODE_ACTIVE != 0;
-        is_long.then_some(Self {
+        (is_long && mode == Mode::Guest).then_some(Self {
             root: cr3 & 0x000f_ffff_ffff_f000,
             levels: if cr4 & FIVE_LEVELS == 0 { 4 } else { 5 },
         })

@@ -11,7 +11,8 @@ use pagetrail_tier::{Result, Sample, SourceCaps};
 /// What only the monitor can do with its vCPUs.
 pub trait Vcpus: Send {
     /// Has all vCPUs leave `KVM_RUN`, calls `work` with what they have in CR3
-    /// ([`AddressSpace::of`]), and lets them go on, whatever `work` returns.
+    /// ([`AddressSpace::of`], which leaves out those that are in other memory than the guest's),
+    /// and lets them go on, whatever `work` returns.
     ///
     /// # Errors
     ///

@@ -5,7 +5,7 @@
 use crate::sys::memory::{Memory, table_memory};
 use pagetrail::{PageRange, PageSet};
 use pagetrail_tier::source::Source;
-use pagetrail_vmm::tables::{AddressSpace, TableScan, TableSource, Vcpus};
+use pagetrail_vmm::tables::{AddressSpace, Mode, TableScan, TableSource, Vcpus};
 use pagetrail_vmm::{DirtyPages, Error, OwnWrites, Regions, Start, Tracker};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,7 +74,8 @@ impl Guest {
     fn space(&self, process: usize) -> AddressSpace {
         let five = if self.levels == 5 { 1 << 12 } else { 0 };
         // With flags for caching in CR3.
-        AddressSpace::of(1 << 31, self.roots[process] | 0x18, five, 1 << 10).unwrap()
+        let cr3 = self.roots[process] | 0x18;
+        AddressSpace::of(1 << 31, cr3, five, 1 << 10, Mode::Guest).unwrap()
     }
 
     /// Maps a page, at the second level a page of 2 MiB.
@@ -372,9 +373,12 @@ fn page_tables_are_a_source_of_tiering() {
 }
 
 #[test]
-fn a_vcpu_without_long_mode_has_no_tables() {
-    let of = |cr0, efer| AddressSpace::of(cr0, 0x1000, 0, efer);
-    assert_eq!(of(1, 1 << 10), None);
-    assert_eq!(of(1 << 31, 0), None);
-    assert!(of(1 << 31, 1 << 10).is_some());
+fn a_vcpu_without_long_mode_or_in_other_memory_has_no_tables() {
+    let of = |cr0, efer, mode| AddressSpace::of(cr0, 0x1000, 0, efer, mode);
+    assert_eq!(of(1, 1 << 10, Mode::Guest), None);
+    assert_eq!(of(1 << 31, 0, Mode::Guest), None);
+    assert!(of(1 << 31, 1 << 10, Mode::Guest).is_some());
+    // What KVM returns then is no address of the guest's memory, or of another part of it.
+    assert_eq!(of(1 << 31, 1 << 10, Mode::NestedGuest), None);
+    assert_eq!(of(1 << 31, 1 << 10, Mode::SystemManagement), None);
 }

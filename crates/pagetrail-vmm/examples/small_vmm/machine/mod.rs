@@ -9,10 +9,13 @@ mod state;
 pub(crate) mod sys;
 
 use devices::{DeviceState, Devices};
-use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, kvm_pit_config};
-use kvm_ioctls::{Kvm, VcpuExit, VcpuFd, VmFd};
+use kvm_bindings::{
+    CpuId, KVM_MAX_CPUID_ENTRIES, KVM_PIT_SPEAKER_DUMMY, KVM_STATE_NESTED_GUEST_MODE,
+    kvm_pit_config,
+};
+use kvm_ioctls::{Cap, Kvm, KvmNestedStateBuffer, VcpuExit, VcpuFd, VmFd};
 use pagetrail_vmm::kvm::{self, LogProtection, Logging, SlotAccess, VcpuRings};
-use pagetrail_vmm::tables::AddressSpace;
+use pagetrail_vmm::tables::{AddressSpace, Mode};
 use pagetrail_vmm::{DirtyLog, OwnWrites, Regions, Tracker};
 use state::MachineState;
 use std::error::Error;
@@ -182,8 +185,23 @@ impl Monitor {
     /// What the guest's processor has in CR3, while the guest does not run.
     pub(crate) fn spaces(&self) -> Outcome<Vec<AddressSpace>> {
         let sregs = self.vcpu.get_sregs()?;
-        let space = AddressSpace::of(sregs.cr0, sregs.cr3, sregs.cr4, sregs.efer);
+        let space = AddressSpace::of(sregs.cr0, sregs.cr3, sregs.cr4, sregs.efer, self.mode()?);
         Ok(space.into_iter().collect())
+    }
+
+    /// Whose registers the processor has: the guest may run guests of its own.
+    fn mode(&self) -> Outcome<Mode> {
+        let mut nested = KvmNestedStateBuffer::empty();
+        if self.kvm.check_extension(Cap::NestedState) {
+            self.vcpu.nested_state(&mut nested)?;
+        }
+        Ok(if self.vcpu.get_vcpu_events()?.smi.smm != 0 {
+            Mode::SystemManagement
+        } else if u32::from(nested.flags) & KVM_STATE_NESTED_GUEST_MODE != 0 {
+            Mode::NestedGuest
+        } else {
+            Mode::Guest
+        })
     }
 
     /// Lets the guest have what the tracker finds, by a device of its own.
