@@ -11,7 +11,7 @@ use super::entry::{self, ENTRIES, TABLE_BYTES, Target, USER_ENTRIES};
 use crate::pages::DirtyPages;
 use crate::regions::Regions;
 use crate::sys::memory::TableMemory;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A table in its role: one page may be a table of several levels, where a guest maps its own
 /// tables.
@@ -284,12 +284,22 @@ impl Known {
 
     /// Guest-physical pages with an accessed bit in a table.
     pub(super) fn accessed(&mut self) -> DirtyPages {
-        let mut pages = DirtyPages::none_of(self.memory.regions());
+        let regions = self.memory.regions().clone();
+        let mut pages = DirtyPages::none_of(&regions);
+        // Each once: a guest may map a page of 1 GiB in every entry of its tables.
+        let mut large = BTreeSet::new();
         for key in self.with_accessed() {
             let bytes = entry::page_bytes(key.level);
-            for leaf in &self.tables[&key].accessed {
-                insert(&mut pages, self.memory.regions(), leaf.address, bytes);
+            for Leaf { address, .. } in &self.tables[&key].accessed {
+                if bytes == TABLE_BYTES {
+                    mark(&mut pages, &regions, *address, true);
+                } else if parts(&regions, *address, bytes).next().is_some() {
+                    large.insert((*address, bytes));
+                }
             }
+        }
+        for (address, bytes) in large {
+            insert(&mut pages, &regions, address, bytes);
         }
         pages
     }
@@ -298,14 +308,22 @@ impl Known {
     /// set. Returns the tables that were written.
     pub(super) fn clear(&mut self, pages: &DirtyPages) -> DirtyPages {
         let mut written = DirtyPages::none_of(self.memory.regions());
+        // Of large pages, each is looked up once.
+        let mut large = BTreeMap::new();
         for key in self.with_accessed() {
             let regions = self.memory.regions();
             let bytes = entry::page_bytes(key.level);
-            let is_wanted = |leaf: &Leaf| has_any(pages, regions, leaf.address, bytes);
+            let mut is_wanted = |leaf: &Leaf| {
+                let look = || has_any(pages, regions, leaf.address, bytes);
+                if bytes == TABLE_BYTES || parts(regions, leaf.address, bytes).next().is_none() {
+                    return look();
+                }
+                *large.entry((leaf.address, bytes)).or_insert_with(look)
+            };
             let Some(table) = self.tables.get_mut(&key) else {
                 continue;
             };
-            if !table.accessed.iter().any(is_wanted) {
+            if !table.accessed.iter().any(&mut is_wanted) {
                 continue;
             }
             let words: Vec<u64> = words(&self.memory, key.address).collect();

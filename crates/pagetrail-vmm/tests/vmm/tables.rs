@@ -8,6 +8,7 @@ use pagetrail_tier::source::Source;
 use pagetrail_vmm::tables::{AddressSpace, Mode, TableScan, TableSource, Vcpus};
 use pagetrail_vmm::{DirtyPages, Error, OwnWrites, Regions, Start, Tracker};
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 2048;
@@ -306,6 +307,40 @@ fn tables_that_are_shared_are_read_once() {
     assert_eq!(pages(&seen.accessed), page);
     assert_eq!(seen.cost.tables_read, 4);
     assert_eq!(scan.accesses(&both).unwrap().cost.tables_read, 0);
+}
+
+/// A guest that maps the same page of 1 GiB in each entry of its tables is not looked at for
+/// minutes, in which its processors would stand.
+#[test]
+fn a_large_page_that_is_mapped_everywhere_is_looked_at_once() {
+    const TABLES: u64 = 64;
+    let memory = Memory::new(0, 0, 1 << 30, false);
+    let log = OwnWrites::new();
+    let regions = Regions::new([memory.region()]).unwrap();
+    let tracker = Tracker::new(regions, vec![Box::new(log)]).unwrap();
+    for table in 1..=TABLES {
+        let entry = (table * PAGE | ENTRY).to_le_bytes();
+        memory.write((table - 1) * 8, &entry);
+        for at in 0..512 {
+            let entry = (ENTRY | ACCESSED | LARGE).to_le_bytes();
+            memory.write(table * PAGE + at * 8, &entry);
+        }
+    }
+    let loaded = [AddressSpace::of(1 << 31, 0, 0, 1 << 10, Mode::Guest).unwrap()];
+    let mut scan = TableScan::new(&tracker, table_memory(&memory)).unwrap();
+    let began = Instant::now();
+    let seen = scan.accesses(&loaded).unwrap();
+    assert_eq!(seen.cost.tables, 1 + TABLES);
+    assert_eq!(seen.accessed, DirtyPages::all_of(&tracker.regions()));
+    let none = DirtyPages::none_of(&tracker.regions());
+    scan.clear(&loaded, &none).unwrap();
+    assert_eq!(scan.accesses(&loaded).unwrap().accessed, seen.accessed);
+    let mut last = none.clone();
+    last.of_slot_mut(0).unwrap().insert((1 << 18) - 1..1 << 18);
+    scan.clear(&loaded, &last).unwrap();
+    assert!(scan.accesses(&loaded).unwrap().accessed.is_empty());
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
 }
 
 /// A processor that has one of the guest's processes.
