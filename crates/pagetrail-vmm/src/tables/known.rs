@@ -52,12 +52,24 @@ struct Leaf {
 struct Table {
     /// The tables whose entries point here, and how many do. A root has none.
     parents: BTreeMap<Key, u64>,
+    /// The tables that its entries point to, as far as they are known.
     children: Vec<Key>,
+    /// Entries that point to tables for which there was no room.
+    left_out: u64,
     accessed: Vec<Leaf>,
     /// In which pass it was read last.
     read_in: u64,
     /// In which pass it was last looked up whether it is certain, and whether it was.
     certain: (u64, bool),
+}
+
+/// What has become of a table that was pointed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pointed {
+    Known,
+    /// It is not in the guest's memory, and has no entries.
+    NotMemory,
+    NoRoom,
 }
 
 /// The tables that roots lead to, and the pages that were accessed through them.
@@ -70,6 +82,8 @@ pub(super) struct Known {
     unread: DirtyPages,
     /// More tables than this are not known: what a guest can make of its memory has a bound here.
     tables_max: usize,
+    /// Tables that have entries for which there was no room.
+    partial: BTreeSet<Key>,
     pass: u64,
     /// Tables read in this pass.
     pub(super) read: u64,
@@ -84,6 +98,7 @@ impl Known {
             tables_max: tables_max(memory.regions()),
             memory,
             tables: BTreeMap::new(),
+            partial: BTreeSet::new(),
             pass: 1,
             read: 0,
         }
@@ -104,6 +119,16 @@ impl Known {
         tables.map(|entries| entries.saturating_sub(1)).sum()
     }
 
+    /// Entries that point to tables for which there was no room.
+    pub(super) fn left_out(&self) -> u64 {
+        let partial = self.partial.iter().filter_map(|key| self.tables.get(key));
+        partial.map(|table| table.left_out).sum()
+    }
+
+    pub(super) fn has(&self, root: Key) -> bool {
+        self.tables.contains_key(&root)
+    }
+
     /// Begins a pass, before which these pages were written.
     pub(super) fn begin_pass(&mut self, dirty: &DirtyPages) {
         self.pass += 1;
@@ -112,8 +137,8 @@ impl Known {
     }
 
     /// Adds a root.
-    pub(super) fn acquire(&mut self, root: Key) {
-        self.point(root, None);
+    pub(super) fn acquire(&mut self, root: Key) -> Pointed {
+        self.point(root, None)
     }
 
     /// Says of a root whether a vCPU has it. Returns whether it is certain that it is a table: of
@@ -134,20 +159,27 @@ impl Known {
 
     /// Notes that an entry of `parent` points to a table, or that it is a root; one that is new is
     /// read with all that it leads to.
-    fn point(&mut self, key: Key, parent: Option<Key>) {
+    fn point(&mut self, key: Key, parent: Option<Key>) -> Pointed {
         if let Some(table) = self.tables.get_mut(&key) {
             if let Some(parent) = parent {
                 *table.parents.entry(parent).or_default() += 1;
             }
             // Whether it is certain may have another answer now.
             table.certain.0 = 0;
-            return;
+            return Pointed::Known;
         }
-        // What is not the guest's memory has no entries.
-        let has_room = self.tables.len() < self.tables_max;
-        if !has_room || !mark(&mut self.pages, self.memory.regions(), key.address, true) {
-            return;
+        if self
+            .memory
+            .regions()
+            .at_guest_address(key.address)
+            .is_none()
+        {
+            return Pointed::NotMemory;
         }
+        if !self.has_room() {
+            return Pointed::NoRoom;
+        }
+        mark(&mut self.pages, self.memory.regions(), key.address, true);
         let table = Table {
             parents: parent.into_iter().map(|parent| (parent, 1)).collect(),
             certain: (self.pass, true),
@@ -155,6 +187,11 @@ impl Known {
         };
         self.tables.insert(key, table);
         self.read(key);
+        Pointed::Known
+    }
+
+    fn has_room(&self) -> bool {
+        self.tables.len() < self.tables_max
     }
 
     /// Takes back that an entry of `parent` points to a table, or that it is a root.
@@ -175,6 +212,7 @@ impl Known {
             return;
         }
         let table = self.tables.remove(&key).unwrap_or_default();
+        self.partial.remove(&key);
         for child in table.children {
             self.release(child, Some(key));
         }
@@ -197,6 +235,13 @@ impl Known {
             let is_unread = table.is_some_and(|table| table.read_in != self.pass);
             if is_unread && self.look_up(key) {
                 self.read(key);
+            }
+        }
+        if self.has_room() {
+            for key in self.partial.clone().into_iter().rev() {
+                if self.look_up(key) {
+                    self.read(key);
+                }
             }
         }
         for address in unread {
@@ -272,13 +317,23 @@ impl Known {
         };
         table.read_in = self.pass;
         table.accessed = accessed;
-        let before = std::mem::replace(&mut table.children, children.clone());
+        let before = std::mem::take(&mut table.children);
         // Those that stay are not let go in between.
-        for child in children {
-            self.point(child, Some(key));
-        }
+        let mut left_out = 0;
+        children.retain(|child| {
+            let pointed = self.point(*child, Some(key));
+            left_out += u64::from(pointed == Pointed::NoRoom);
+            pointed == Pointed::Known
+        });
         for child in before {
             self.release(child, Some(key));
+        }
+        match left_out {
+            0 => self.partial.remove(&key),
+            _ => self.partial.insert(key),
+        };
+        if let Some(table) = self.tables.get_mut(&key) {
+            (table.children, table.left_out) = (children, left_out);
         }
     }
 

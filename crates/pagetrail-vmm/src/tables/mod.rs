@@ -31,7 +31,7 @@ use crate::error::Result;
 use crate::pages::DirtyPages;
 use crate::sys::memory::TableMemory;
 use crate::tracker::{Consumer, Start, Tracker};
-use known::{Key, Known};
+use known::{Key, Known, Pointed};
 
 #[cfg(feature = "tier")]
 pub use source::{TableSource, Vcpus};
@@ -113,6 +113,10 @@ pub struct ScanCost {
     pub duplicates: u64,
     /// Tables that were read since the last call that returned accesses.
     pub tables_read: u64,
+    /// Entries, and address spaces in CR3, that point to tables for which there was no room: more
+    /// tables than one for 16 pages of memory, and than 4096, are not known, nor what is accessed
+    /// through them. They are tried again when there is room.
+    pub left_out: u64,
 }
 
 struct Root {
@@ -129,6 +133,8 @@ pub struct TableScan {
     roots: Vec<Root>,
     written: DirtyPages,
     tables_read: u64,
+    /// Address spaces that were in CR3 at the last call, and for which there was no room.
+    roots_left_out: u64,
 }
 
 impl std::fmt::Debug for Root {
@@ -151,6 +157,7 @@ impl TableScan {
             known: Known::new(memory),
             roots: Vec::new(),
             tables_read: 0,
+            roots_left_out: 0,
         })
     }
 
@@ -166,15 +173,19 @@ impl TableScan {
         self.known.begin_pass(round.dirty());
         self.written.union_with(round.dirty());
         round.commit();
+        self.roots_left_out = 0;
         for space in loaded {
-            if self.roots.iter().all(|root| root.space != *space) {
-                let calls_in_doubt = 0;
-                let space = *space;
-                self.roots.push(Root {
-                    space,
-                    calls_in_doubt,
-                });
-                self.known.acquire(space.key());
+            if self.known.has(space.key()) {
+                continue;
+            }
+            // Others are no roots here: a guest may load any number into CR3.
+            match self.known.acquire(space.key()) {
+                Pointed::Known => self.roots.push(Root {
+                    space: *space,
+                    calls_in_doubt: 0,
+                }),
+                Pointed::NotMemory => {}
+                Pointed::NoRoom => self.roots_left_out += 1,
             }
         }
         for root in &mut self.roots {
@@ -216,6 +227,7 @@ impl TableScan {
                 tables: self.known.len(),
                 duplicates: self.known.duplicates(),
                 tables_read: std::mem::take(&mut self.tables_read),
+                left_out: self.known.left_out() + self.roots_left_out,
             },
         })
     }
