@@ -13,7 +13,7 @@ const ACCESSED: u64 = 1 << 5;
 /// In tables of the second and third level: the entry maps a page.
 const LARGE: u64 = 1 << 7;
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// Above it, entries always point to tables.
+/// Above it, the bit is reserved (AMD: must be zero), and a processor faults instead of going on.
 const LARGEST_PAGE_LEVEL: u8 = 3;
 
 /// What an entry of a table points to, by guest-physical addresses.
@@ -33,10 +33,12 @@ pub(super) fn target(entry: u64, level: u8) -> Target {
     if level == 1 {
         return Target::Page(address);
     }
-    match level <= LARGEST_PAGE_LEVEL && entry & LARGE != 0 {
+    match (entry & LARGE != 0, level <= LARGEST_PAGE_LEVEL) {
+        (false, _) => Target::Table(address),
         // Bit 12 is a memory type here.
-        true => Target::Page(address & !(page_bytes(level) - 1)),
-        false => Target::Table(address),
+        (true, true) => Target::Page(address & !(page_bytes(level) - 1)),
+        // No processor takes for a table what such an entry points to.
+        (true, false) => Target::Nothing,
     }
 }
 
@@ -68,7 +70,9 @@ mod tests {
             (0x1_2345_6067, 2, Target::Table(0x1_2345_6000)),
             (0x1_2340_10e7, 2, Target::Page(0x1_2340_0000)),
             (0x1_4000_00e7, 3, Target::Page(0x1_4000_0000)),
-            (0x1_2345_60e7, 4, Target::Table(0x1_2345_6000)),
+            (0x1_2345_6067, 4, Target::Table(0x1_2345_6000)),
+            (0x1_2345_60e7, 4, Target::Nothing),
+            (0x1_2345_60e7, 5, Target::Nothing),
         ] {
             assert_eq!(target(entry, level), expected, "{entry:#x} {level}");
         }
