@@ -27,9 +27,10 @@ mod known;
 #[cfg(feature = "tier")]
 mod source;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::pages::DirtyPages;
-use crate::sys::memory::TableMemory;
+use crate::regions::Regions;
+use crate::sys::memory::{Region, TableMemory};
 use crate::tracker::{Consumer, Start, Tracker};
 use known::{Key, Known, Pointed};
 
@@ -145,12 +146,14 @@ impl std::fmt::Debug for Root {
 
 impl TableScan {
     /// Scans the page tables in this memory, whose writes the tracker finds. KVM must have nested
-    /// paging (EPT, NPT): shadow page tables do not see that a bit was cleared.
+    /// paging (EPT, NPT): shadow page tables do not see that a bit was cleared. Memory that is
+    /// plugged in later needs a new scanner.
     ///
     /// # Errors
     ///
-    /// The logs cannot be drained.
+    /// The tracker does not track all of this memory; the logs cannot be drained.
     pub fn new(tracker: &Tracker, memory: TableMemory) -> Result<Self> {
+        check_tracked(memory.regions(), &tracker.regions())?;
         Ok(Self {
             consumer: tracker.consumer(Start::Now)?,
             written: DirtyPages::none_of(memory.regions()),
@@ -167,9 +170,11 @@ impl TableScan {
     ///
     /// # Errors
     ///
-    /// The log fails. What it had is found by the next call.
+    /// The log fails, or the tracker does not track all of the memory any more. What the log had is
+    /// found by the next call.
     pub fn follow(&mut self, loaded: &[AddressSpace]) -> Result<()> {
         let round = self.consumer.collect()?;
+        check_tracked(self.known.memory().regions(), round.regions())?;
         self.known.begin_pass(round.dirty());
         self.written.union_with(round.dirty());
         round.commit();
@@ -265,5 +270,27 @@ impl TableScan {
             }
         }
         (all.accessed(), all.read)
+    }
+}
+
+/// Without a log of it, nobody would see that a page is no table any more.
+fn check_tracked(memory: &Regions, tracked: &Regions) -> Result<()> {
+    let place = |region: &Region| {
+        (
+            region.guest_address(),
+            region.host_address(),
+            region.bytes(),
+        )
+    };
+    let is_tracked = |region: &&Region| {
+        let tracked = tracked.of_slot(region.slot());
+        tracked.is_some_and(|tracked| place(tracked) == place(region))
+    };
+    match memory.iter().find(|region| !is_tracked(region)) {
+        None => Ok(()),
+        Some(region) => Err(Error::region(
+            region.slot(),
+            "its page tables cannot be scanned, since the tracker does not have it as it is here",
+        )),
     }
 }
