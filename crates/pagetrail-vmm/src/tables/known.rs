@@ -305,7 +305,11 @@ impl Known {
         for (index, word) in (0..entries).zip(words) {
             match entry::target(word, key.level) {
                 Target::Nothing => {}
-                Target::Table(address) => children.push(key.child(address)),
+                Target::Table(address) => {
+                    if self.memory.regions().at_guest_address(address).is_some() {
+                        children.push(key.child(address));
+                    }
+                }
                 Target::Page(address) if entry::is_accessed(word) => {
                     accessed.push(Leaf { index, address });
                 }
@@ -317,6 +321,10 @@ impl Known {
         };
         table.read_in = self.pass;
         table.accessed = accessed;
+        // A processor writes to upper tables whenever it walks them, and seldom changes them.
+        if table.left_out == 0 && table.children == children {
+            return;
+        }
         let before = std::mem::take(&mut table.children);
         // Those that stay are not let go in between.
         let mut left_out = 0;
