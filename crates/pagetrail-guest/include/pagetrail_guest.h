@@ -361,7 +361,9 @@ static inline long pagetrail_own_scan(const pagetrail_own_set *set, uint64_t sta
         size_t room = ranges && capacity - count < 64 ? capacity - count : 64;
         long n, each;
         scan.size = sizeof scan;
-        scan.flags = 3; /* PM_SCAN_WP_MATCHING, PM_SCAN_CHECK_WPASYNC */
+        /* PM_SCAN_WP_MATCHING; at first PM_SCAN_CHECK_WPASYNC, too. Later that would fail at memory that was mapped over, when
+         * pages before it are protected already, and lose these. */
+        scan.flags = ranges ? 1 : 3;
         scan.start = start;
         scan.end = set->end;
         scan.walk_end = 0;
@@ -373,6 +375,8 @@ static inline long pagetrail_own_scan(const pagetrail_own_set *set, uint64_t sta
         n = ioctl(set->pagemap, PAGETRAIL_OWN_SCAN, &scan);
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0 && count > 0)
+            break;
         if (n < 0)
             return -errno;
         for (each = 0; ranges && each < n; each++, count++) {

@@ -75,6 +75,17 @@ int main(void)
     memory[0] = 1;
     CHECK(take(&set, 300) == 1 && found[0]);
     if (!pagetrail_guest_is_here()) CHECK(pagetrail_own_start(&other, set.start, set.end) == -EBUSY);
+    /* What is mapped over the memory, or a hole there, takes nothing of the rest away. */
+    if (!pagetrail_guest_is_here()) {
+        unsigned char *over = memory + 450 * 4096;
+        for (n = 0; n < PAGES; n += 2) memory[n * 4096] = 3;
+        CHECK(mmap(over, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == over);
+        *over = 1;
+        CHECK(take(&set, 300) == PAGES / 2 - 1 && !found[450]);
+        CHECK(!munmap(over, 4096));
+        memory[0] = memory[511 * 4096] = 4;
+        CHECK(take(&set, 300) == 2 && found[0] && found[511]);
+    }
     pagetrail_own_end(&set);
     memory[0] = 2;
     puts("exact");
