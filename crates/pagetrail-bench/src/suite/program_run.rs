@@ -1,6 +1,7 @@
 //! One run of a program of a suite: under one technique, or under none.
 
 use std::collections::HashMap;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use nix::unistd::Pid;
 use pagetrail::{
     AtExit, Children, Ended, FalsePositiveCost, Member, State, Target, Technique, Watch,
 };
+use rustix::process::Signal;
 
 use super::child::{children_of, minor_faults};
 use super::definition::{Definition, Program};
@@ -143,6 +145,8 @@ impl Client {
         let mut shell = Command::new("sh");
         shell.arg("-c").arg(script).stdin(Stdio::null());
         shell.stdout(Stdio::null()).stderr(Stdio::null());
+        // To be ended with all that it has started.
+        shell.process_group(0);
         Ok(Self(Some(
             shell.spawn().context("cannot start the client")?,
         )))
@@ -152,7 +156,9 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            let _ = child.kill();
+            if let Some(group) = rustix::process::Pid::from_raw(child.id() as i32) {
+                let _ = rustix::process::kill_process_group(group, Signal::KILL);
+            }
             let _ = child.wait();
         }
     }
