@@ -30,7 +30,7 @@ use writers::{Doing, Place, Writers};
 /// With fewer writes the trial would prove nothing.
 const ROUNDS_MIN: u64 = 5;
 /// For so long a machine may take for these, whatever else it does.
-const PATIENCE: Duration = Duration::from_secs(300);
+const ROUNDS_TIMEOUT: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -128,7 +128,7 @@ fn run(technique: Technique, place: Place, seed: u64, time: Duration) -> Result<
     let mut random = fastrand::Rng::with_seed(seed ^ 1);
     let start = Instant::now();
     // A slow machine still gets a few rounds.
-    while start.elapsed() < time || (rounds < ROUNDS_MIN && start.elapsed() < PATIENCE) {
+    while start.elapsed() < time || (rounds < ROUNDS_MIN && start.elapsed() < ROUNDS_TIMEOUT) {
         let now = writers.board().copy();
         let round = watch.collect()?;
         for (index, page) in pages.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Reads and writes, counted by the threads that make them: each must be in its round.
 
 use super::writers::{Doing, Place, Writers};
-use super::{Failure, PATIENCE, ROUNDS_MIN};
+use super::{Failure, ROUNDS_MIN, ROUNDS_TIMEOUT};
 use pagetrail::{PageSet, Target, Technique, Watch, page_size};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ pub(super) fn run(
     let mut last: Option<(Look, PageSet)> = None;
     let (mut rounds, mut checked, mut reported) = (0u64, 0u64, 0u64);
     let start = Instant::now();
-    while start.elapsed() < time || (rounds < ROUNDS_MIN && start.elapsed() < PATIENCE) {
+    while start.elapsed() < time || (rounds < ROUNDS_MIN && start.elapsed() < ROUNDS_TIMEOUT) {
         let now = look(&writers);
         let round = watch.collect()?;
         let found = round.dirty().intersection(&memory);
