@@ -16,8 +16,8 @@ impl Guest {
     /// Performs a call. Returns also whether it is to be made anew, since the holder of the program
     /// has ended it.
     pub(crate) fn perform_held(&mut self, call: &Call) -> Result<(Next, bool)> {
-        if self.is_vforked {
-            // The call under way is the parent's, which waits in it.
+        // A child of `vfork(2)` is in a call of its parent's, which waits in it.
+        if self.is_vforked || !calls::may_begin_anew(call) {
             return Ok((calls::perform(self, call)?, false));
         }
         self.run_state.standing.begin_call(self.signals.mask);

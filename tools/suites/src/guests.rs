@@ -159,6 +159,9 @@ const SUITES: &[Wanted] = &[
         .only("7.x")
         .with_guests(),
     Wanted::new("pagetrail-vm", "own").only("7.x").with_guests(),
+    Wanted::new("pagetrail-vm", "standing")
+        .only("7.x")
+        .with_guests(),
     Wanted::new("pagetrail-vm", "source")
         .only("7.x")
         .with_guests(),

@@ -54,6 +54,19 @@ pub(crate) enum Next {
     Ended,
 }
 
+/// Whether a call that is under way may count as one that has not begun: not one after which the
+/// program has other mappings or threads, or goes on elsewhere. None of those waits for long.
+pub(crate) fn may_begin_anew(call: &Call) -> bool {
+    match table::row(call.number).policy {
+        Policy::Memory(_) => false,
+        // A thread that ends has no registers after that.
+        Policy::Control(_) => {
+            [libc::SYS_exit, libc::SYS_exit_group].contains(&(call.number as i64))
+        }
+        Policy::Forward | Policy::Absent | Policy::Perform(_) => true,
+    }
+}
+
 /// Performs a system call of the program.
 pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
     let row = table::row(call.number);
@@ -144,4 +157,32 @@ fn is_writable(guest: &Guest, address: u64, bytes: u64) -> bool {
     // A file may be shorter than its mapping.
     guest.memory().areas.writable_bytes_in(range) == range.bytes()
         && read(range.end() - 1, &mut [0]).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_change_mappings_or_threads_do_not_begin_anew() {
+        let may = |number| {
+            may_begin_anew(&Call {
+                number: number as u64,
+                arguments: [0; 6],
+            })
+        };
+        for once in [
+            libc::SYS_mmap,
+            libc::SYS_mremap,
+            libc::SYS_brk,
+            libc::SYS_clone3,
+            libc::SYS_fork,
+            libc::SYS_rt_sigreturn,
+        ] {
+            assert!(!may(once), "{once}");
+        }
+        for again in [libc::SYS_read, libc::SYS_futex, libc::SYS_exit] {
+            assert!(may(again), "{again}");
+        }
+    }
 }
