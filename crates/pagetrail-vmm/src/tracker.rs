@@ -266,6 +266,7 @@ impl Consumer {
 
     /// Says that this consumer has itself written these pages, which no log sees: they are dirty
     /// for every other consumer.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn wrote(&self, pages: &DirtyPages) {
         let mut state = self.tracker.state();
         let others = state.consumers.iter_mut();

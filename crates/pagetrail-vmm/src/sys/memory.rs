@@ -210,6 +210,7 @@ impl TableMemory {
 
     /// Replaces the aligned word of 8 bytes at a guest-physical address by another one, if it is
     /// the expected one, in one step; whether it was.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn replace(&self, guest_address: u64, expected: u64, new: u64) -> bool {
         let Some(region) = self.0.at_guest_address(guest_address) else {
             return false;

@@ -19,7 +19,7 @@ pub(super) const CODE: [u8; 24] = [
 
 fn set_register(vcpu: &VcpuFd, offset: usize, value: u64) {
     let register =
-        KVM_REG_ARM64 | KVM_REG_SIZE_U64 | u64::from(KVM_REG_ARM_CORE) | offset as u64 / 4;
+        KVM_REG_ARM64 | KVM_REG_SIZE_U64 | u64::from(KVM_REG_ARM_CORE) | (offset as u64 / 4);
     vcpu.set_one_reg(register, &value.to_le_bytes()).unwrap();
 }
 
