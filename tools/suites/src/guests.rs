@@ -84,11 +84,11 @@ impl Wanted {
 }
 
 const SUITES: &[Wanted] = &[
-    // `none` asks no more of a kernel than its mappings, and `compare` no more than contents and
-    // entries of page tables, which an old kernel and the host's are asked for as well. How a
-    // program starts tracked is asked of the host's kernel by each technique that it has, and of
-    // each other one by those that the host's does not have. `adaptive` has its own pages by the
-    // calls of `pagemap-scan`.
+    // Synchronous userfaultfd is asked of kernels before and after 6.12. `none` asks no more of a
+    // kernel than its mappings, and `compare` no more than contents and entries of page tables,
+    // which an old kernel and the host's are asked for as well. How a program starts tracked is
+    // asked of the host's kernel by each technique that it has, and of each other one by those
+    // that the host's does not have. `adaptive` has its own pages by the calls of `pagemap-scan`.
     Wanted::new("pagetrail", "conformance").leaving_out(&[
         (
             "6.1",
@@ -104,6 +104,7 @@ const SUITES: &[Wanted] = &[
                 "none, ",
                 "compare, ",
                 ", started program, ",
+                "userfaultfd, ",
                 "adaptive, own ranges, ",
                 "adaptive, own process, ",
             ],
