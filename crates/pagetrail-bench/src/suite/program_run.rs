@@ -20,6 +20,8 @@ use super::sample::{Cost, Sample};
 
 /// A program that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// Between two looks at a tree, at least.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Runs the program once, and collects while it runs.
 pub(super) fn sample(
@@ -77,8 +79,10 @@ pub(super) fn sample(
                     .iter()
                     .map(|member| member.watch().next_collect());
                 // Without a budget all are due after each round; new processes are looked for then.
-                next = due.flatten().min().unwrap_or(Instant::now() + round);
-                next = next.min(Instant::now() + round);
+                // One that has ended stays due until it is found to have.
+                let now = Instant::now();
+                let due = due.flatten().min().unwrap_or(now + round);
+                next = due.clamp(now + LOOK, now + round.max(LOOK));
             }
         }
     }
