@@ -8,6 +8,7 @@
 )]
 
 pub mod lane;
+pub mod load;
 pub mod packages;
 mod processor;
 pub mod products;

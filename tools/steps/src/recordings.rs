@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use crate::load;
 use crate::repo::Repo;
 
 /// Recordings, relative to the repository's root.
@@ -24,7 +25,7 @@ pub enum Place {
     Bochs,
 }
 
-/// Keeps a recording, and where it is from: this machine, today, `command`.
+/// Keeps a recording, and where it is from: this machine, today, `command`, and what ran beside it.
 pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &str) -> Result<()> {
     let results = repo.root.join(RESULTS);
     let path = results.join(name);
@@ -42,6 +43,10 @@ pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &st
         Place::Here => kernel()?.into(),
         Place::Guest | Place::Bochs => own.unwrap_or_else(|| of["kernel"].take()),
     };
+    said["load"] = load::beside()?;
+    if said["load"]["busy"] == true {
+        println!("{name}: measured on a busy machine, and marked so");
+    }
     *of = said;
     let text = serde_json::to_string_pretty(&provenance)? + "\n";
     fs::write(&path, text).with_context(cannot)

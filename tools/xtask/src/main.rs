@@ -29,7 +29,7 @@ use anyhow::{Result, anyhow, bail};
 
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::NotHere;
-use pagetrail_steps::{steps, tally, victims};
+use pagetrail_steps::{load, steps, tally, victims};
 use pagetrail_suites::{
     arm64, checkpointer, collector, exact, kvm, model, ooh, posix, shadow, subpage, tier_agent,
     tier_guests, trees, vm_bench, vm_programs, vm_units,
@@ -158,6 +158,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
         bail!("{task}: unexpected argument '{surplus}'\n{USAGE}");
     }
     let repo = Repo::find()?;
+    // Each recording says what ran beside it.
+    load::begin()?;
     let fine = match task {
         "test" => test::run(&repo)?,
         "quick" => test::quick(&repo)?,

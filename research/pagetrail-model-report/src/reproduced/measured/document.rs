@@ -51,6 +51,14 @@ struct Said {
     kernel: Option<String>,
     date: Option<String>,
     command: Option<String>,
+    #[serde(default)]
+    load: Option<Load>,
+}
+
+/// What ran beside it.
+#[derive(Deserialize)]
+struct Load {
+    busy: bool,
 }
 
 impl Beside {
@@ -119,7 +127,11 @@ impl Document {
             // What a file says must not break the line that shows it.
             text.replace(char::is_control, " ")
         };
-        let machine = of(own("machine"), said.and_then(|said| said.machine.as_ref()));
+        let mut machine = of(own("machine"), said.and_then(|said| said.machine.as_ref()));
+        let load = said.and_then(|said| said.load.as_ref());
+        if load.is_some_and(|load| load.busy) {
+            machine.push_str(" with other work on it");
+        }
         let kernel = ["kernel", "counted.kernel"].into_iter().find_map(own);
         let kernel = of(kernel, said.and_then(|said| said.kernel.as_ref()));
         let recording = match recording {
@@ -174,6 +186,8 @@ mod tests {
             ("A processor", "Linux 6.1", "today")
         );
         assert_eq!(said.command, Recording::Metrics.command());
+        let busy = r#"{"recordings": {"m.json": {"machine": "A", "load": {"busy": true}}}}"#;
+        assert_eq!(source("m.json", busy).machine, "A with other work on it");
         for (name, beside) in [("n.json", beside), ("m.json", ""), ("m.json", "[]")] {
             assert_eq!(source(name, beside).machine, NOT_RECORDED);
         }
