@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::kit::{Kit, WORKLOADS, Workload, median, said};
+use super::kit::{Heap, Kit, WORKLOADS, Workload, median, said};
 use pagetrail_steps::repo::{Repo, program};
 
 const PARTS: [&str; 5] = ["1", "4", "8", "16", "32"];
@@ -58,7 +58,7 @@ pub(super) fn measure(repo: &Repo, kit: &Kit, increments: usize) -> Result<Vec<V
             let words = kit.words(&endless);
             let name = format!("{}, {per_pause} updates in 20 ms", workload.name);
             results.push(of_program(repo, kit, increments, &name, |parts| {
-                let mut command = kit.under(&words, Some(parts));
+                let mut command = kit.under(&words, Heap::Parts(parts));
                 let running = Running(vec![command.stdout(Stdio::piped()).spawn()?]);
                 wait_until_filled(running.0[0].id())?;
                 Ok(running)
@@ -178,7 +178,7 @@ fn redis(kit: &Kit, parts: &str) -> Result<Running> {
         .to_string();
     let words = ["redis-server", "--port", &port, "--save", "", "--dir", "/"];
     let words = words.map(str::to_owned);
-    let mut command = kit.under(&words, Some(parts));
+    let mut command = kit.under(&words, Heap::Parts(parts));
     let mut running = Running(vec![command.stdout(Stdio::piped()).spawn()?]);
     let stdout = running.0[0].stdout.take().context("no standard output")?;
     let mut lines = BufReader::new(stdout).lines();

@@ -2,7 +2,7 @@
 //! what they are to do.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -68,6 +68,16 @@ const PROGRAMS: &[(&str, &str, &[&str])] = &[
 
 /// A library that is preloaded.
 const SHARED: &[&str] = &["-shared", "-fPIC"];
+
+/// The allocator of a program.
+#[derive(Clone, Copy)]
+pub(super) enum Heap<'a> {
+    Libc,
+    /// A library that brings another one.
+    Peer(&'a Path),
+    /// Ours, with so many parts to a page.
+    Parts(&'a str),
+}
 
 /// What it runs on.
 pub(super) struct Kit {
@@ -139,20 +149,26 @@ impl Kit {
         words
     }
 
-    /// A program on libc's allocator, or on ours.
-    pub(super) fn under(&self, words: &[String], parts: Option<&str>) -> Command {
+    /// A program on libc's allocator, or on another one.
+    pub(super) fn under(&self, words: &[String], heap: Heap<'_>) -> Command {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).env("PYTHONMALLOC", "malloc");
-        if let Some(parts) = parts {
-            command.env("LD_PRELOAD", &self.library);
-            command.env("PAGETRAIL_SUBPAGES", parts);
+        match heap {
+            Heap::Libc => {}
+            Heap::Peer(library) => {
+                command.env("LD_PRELOAD", library);
+            }
+            Heap::Parts(parts) => {
+                command.env("LD_PRELOAD", &self.library);
+                command.env("PAGETRAIL_SUBPAGES", parts);
+            }
         }
         command
     }
 
     /// Runs it to its end; what it says of itself.
-    pub(super) fn run(&self, words: &[String], parts: Option<&str>) -> Result<Value> {
-        said(self.under(words, parts))
+    pub(super) fn run(&self, words: &[String], heap: Heap<'_>) -> Result<Value> {
+        said(self.under(words, heap))
     }
 
     /// Runs it while its rounds are recorded; also gives what was written.

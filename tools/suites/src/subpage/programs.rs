@@ -4,7 +4,7 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::kit::{Kit, WORKLOADS, Workload, median};
+use super::kit::{Heap, Kit, WORKLOADS, Workload, median};
 
 /// Parts that are measured; the first is what the others are compared with.
 const PARTS: [&str; 5] = ["1", "2", "4", "8", "16"];
@@ -41,9 +41,9 @@ fn of_program(kit: &Kit, workload: &Workload, rounds: usize) -> Result<Value> {
     let mut tracked = mapped.clone();
     let mut volumes = mapped.clone();
     for _ in 0..rounds {
-        libc.push(kit.run(&words, None)?);
+        libc.push(kit.run(&words, Heap::Libc)?);
         for (index, parts) in PARTS.iter().enumerate() {
-            mapped[index].push(kit.run(&words, Some(parts))?);
+            mapped[index].push(kit.run(&words, Heap::Parts(parts))?);
             let (run, volume) = kit.record(&words, parts, INTERVAL_MS)?;
             tracked[index].push(run);
             volumes[index].push(volume);

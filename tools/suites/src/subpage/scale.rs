@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::kit::{Kit, Workload, workload};
+use super::kit::{Heap, Kit, Workload, workload};
 
 /// The paper's records, which are inserted and not changed.
 const WORKLOADS: [Workload; 3] = [
@@ -28,14 +28,14 @@ fn of_store(kit: &Kit, store: &Workload) -> Result<Value> {
     let memory = |parts| Ok::<_, anyhow::Error>(kit.run(&words, parts)?["memory_kib"].take());
     let mut variants = Vec::new();
     for parts in PARTS {
-        variants.push(json!({"parts": parts, "memory_kib": memory(Some(parts))?}));
+        variants.push(json!({"parts": parts, "memory_kib": memory(Heap::Parts(parts))?}));
     }
     let result = json!({
         "program": store.name,
         "records": store.records,
         "record_bytes": store.bytes,
         "asked": asked,
-        "libc": {"memory_kib": memory(None)?},
+        "libc": {"memory_kib": memory(Heap::Libc)?},
         "heaps": variants,
     });
     println!("{result}");
