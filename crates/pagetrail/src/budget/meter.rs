@@ -1,5 +1,5 @@
 //! [`Meter`]: what a target did from one collect to the next, as far as its cost needs it: its
-//! processor time, and its page faults.
+//! processor time, its page faults, and by how many pages it grew.
 //!
 //! Both are open to everybody who sees the process: no privilege is needed, and none of them costs
 //! the target anything.
@@ -10,12 +10,15 @@ use std::time::Duration;
 
 /// Field 10 of `proc_pid_stat(5)`, `minflt`, counted from the state, which is field 3.
 const MINOR_FAULTS: usize = 10 - 3;
+/// Field 24, `rss` in pages: exact within some pages for each processor, which is enough here.
+const RESIDENT: usize = 24 - 3;
 
 /// What a target has used since it began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
     cpu: Option<Duration>,
     minor_faults: Option<u64>,
+    resident: Option<u64>,
 }
 
 /// Reads a target's counters.
@@ -30,6 +33,8 @@ pub(super) struct Meter {
 pub(super) struct Used {
     pub(super) cpu: Option<Duration>,
     pub(super) minor_faults: Option<u64>,
+    /// By how many pages its resident memory grew.
+    pub(super) grown: Option<u64>,
 }
 
 impl Meter {
@@ -43,23 +48,37 @@ impl Meter {
     /// What the target used since the last call.
     pub(super) fn used(&mut self) -> Used {
         let now = read(self.pid);
-        let before = std::mem::replace(&mut self.last, now);
-        let cpu = now.cpu.zip(before.cpu);
-        let faults = now.minor_faults.zip(before.minor_faults);
+        now.since(std::mem::replace(&mut self.last, now))
+    }
+
+    /// What the target has used since then so far.
+    pub(super) fn so_far(&self) -> Used {
+        read(self.pid).since(self.last)
+    }
+}
+
+impl Reading {
+    fn since(self, before: Self) -> Used {
+        let cpu = self.cpu.zip(before.cpu);
+        let grown = |now: Option<u64>, before: Option<u64>| {
+            now.zip(before)
+                .map(|(now, before)| now.saturating_sub(before))
+        };
         Used {
             cpu: cpu.map(|(now, before)| now.saturating_sub(before)),
-            minor_faults: faults.map(|(now, before)| now.saturating_sub(before)),
+            minor_faults: grown(self.minor_faults, before.minor_faults),
+            grown: grown(self.resident, before.resident),
         }
     }
 }
 
 fn read(pid: u32) -> Reading {
     let fields = status::stat_fields(pid);
+    let number = |field: usize| fields.get(field).and_then(|field| field.parse().ok());
     Reading {
         cpu: cpu_clock::cpu_time(pid),
-        minor_faults: fields
-            .get(MINOR_FAULTS)
-            .and_then(|field| field.parse().ok()),
+        minor_faults: number(MINOR_FAULTS),
+        resident: number(RESIDENT),
     }
 }
 
@@ -72,11 +91,16 @@ mod tests {
     #[test]
     fn faults_and_time_of_this_process_are_seen() {
         let mut meter = Meter::new(std::process::id());
-        let mut memory = Scratch::new(64 * page_size()).unwrap();
-        (0..64).for_each(|page| memory.write(page * page_size(), 1));
+        let mut memory = Scratch::new(4096 * page_size()).unwrap();
+        (0..4096).for_each(|page| memory.write(page * page_size(), 1));
+        let so_far = meter.so_far();
         let used = meter.used();
-        assert!(used.cpu.unwrap() > Duration::ZERO);
-        assert!(used.minor_faults.unwrap() >= 1, "{used:?}");
+        for used in [so_far, used] {
+            assert!(used.cpu.unwrap() > Duration::ZERO);
+            assert!(used.minor_faults.unwrap() >= 1, "{used:?}");
+            // Other tests give memory back meanwhile.
+            assert!(used.grown.unwrap() >= 1024, "{used:?}");
+        }
     }
 
     #[test]

@@ -108,9 +108,21 @@ impl Budget {
         self.weight.factor()
     }
 
-    /// When the next collect is due.
+    /// When the next collect is due. It may become later while the target grows.
     pub(crate) fn next_collect(&self) -> Instant {
-        self.collected + self.interval()
+        self.collected + self.interval().max(self.interval_of_growth())
+    }
+
+    /// The interval that is needed if the next collect protects what is new since the last one, and
+    /// the target writes to each page of it once more. Who collects before that pays for memory
+    /// that is still being filled, and again for the same when it is full.
+    fn interval_of_growth(&self) -> Duration {
+        let used = self.meter.so_far();
+        let passed_ns = ns(self.collected.elapsed()).max(1.0);
+        let faulting_ns = used.grown.unwrap_or(0) as f64 * ns(self.fault);
+        let cost_ns = faulting_ns * stretch(used.cpu, 0.0, passed_ns);
+        let needed = Duration::from_nanos((cost_ns / self.allowance.share) as u64);
+        needed.min(*self.allowance.intervals.end())
     }
 
     /// Counts time for which the consumer has stopped the target.
@@ -204,6 +216,8 @@ fn ns(time: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page_set::page_size;
+    use crate::sys::scratch::Scratch;
 
     const MS: f64 = 1e6;
 
@@ -292,6 +306,25 @@ mod tests {
         assert!(again.contains("again"), "{again}");
         assert!(!first.is_kept && first.share > 0.04, "{first:?}");
         assert_eq!((first.faults, first.allowed), (2500, 0.02));
+    }
+
+    #[test]
+    fn memory_that_is_being_filled_is_waited_for() {
+        let allowance = Allowance {
+            share: 0.01,
+            intervals: Duration::from_millis(1)..=Duration::from_secs(20),
+        };
+        let fault = Duration::from_micros(100);
+        let of = |pid| Budget::new(allowance.clone(), pid, fault, false);
+        let (grows, rests) = (of(std::process::id()), of(1 << 23));
+        let mut memory = Scratch::new(4096 * page_size()).unwrap();
+        (0..4096).for_each(|page| memory.write(page * page_size(), 1));
+        // Four tenths of a second of faults, of which a hundredth of the time may be: 40 s for one
+        // processor, but other tests run on all others, and count as this process.
+        let due = grows.next_collect() - grows.collected;
+        assert!(due > Duration::from_millis(50), "{due:?}");
+        let due = rests.next_collect() - rests.collected;
+        assert_eq!(due, Duration::from_millis(1));
     }
 
     #[test]
