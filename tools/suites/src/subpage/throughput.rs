@@ -27,7 +27,11 @@ const PATTERNS: &[(&str, &str)] = &[
 const PEERS: [(&str, &str, &str); 3] = [
     ("jemalloc", "libjemalloc2", "libjemalloc.so.2"),
     ("mimalloc", "libmimalloc2.0", "libmimalloc.so.2"),
-    ("tcmalloc", "libtcmalloc-minimal4", "libtcmalloc_minimal.so.4"),
+    (
+        "tcmalloc",
+        "libtcmalloc-minimal4",
+        "libtcmalloc_minimal.so.4",
+    ),
 ];
 
 /// Parts of a page with ours.
