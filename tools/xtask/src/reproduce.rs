@@ -20,8 +20,6 @@ use pagetrail_steps::repo::Repo;
 const CHAPTERS: &str = "docs/book/src/research/reproduction";
 /// Papers, as `pagetrail model reproduce` names them.
 const PAPERS: [&str; 4] = ["ooh", "flexible", "hmmv", "xen"];
-/// A recording that the command does not bring along yet.
-const NOT_BROUGHT: &str = "subpage_scale.json";
 
 /// What makes the recordings that the papers' tables show, as words after `cargo xtask`.
 const STEPS: &[&[&str]] = &[
@@ -94,14 +92,10 @@ fn measure(mut done: Done) -> Result<bool> {
 /// The chapters, by the command itself: it brings the recordings along, so it is built anew.
 fn report(repo: &Repo) -> Result<()> {
     let pagetrail = Product::Command.build(repo, Profile::Release)?;
-    let own = repo.root.join("bench/results").join(NOT_BROUGHT);
     for paper in PAPERS {
         let mut command = Command::new(&pagetrail);
         command.args(["model", "reproduce", paper, "--json", "--report"]);
         command.arg(repo.root.join(CHAPTERS));
-        if own.exists() {
-            command.arg("--measured").arg(&own);
-        }
         let output = command.stderr(std::process::Stdio::inherit()).output()?;
         // 1: a statement of the paper does not hold, which the chapter says.
         ensure!(

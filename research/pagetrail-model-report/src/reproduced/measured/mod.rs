@@ -41,6 +41,7 @@ const BROUGHT: &[(&str, &str)] = recorded!(
     "checkpointer_engines.json"
     "subpage_programs.json"
     "subpage_checkpoints.json"
+    "subpage_scale.json"
     "tier.json"
     "tier_programs.json"
     "tier_guest_faults.json"
