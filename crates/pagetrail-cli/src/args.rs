@@ -310,11 +310,11 @@ pub(crate) enum ColorArg {
 pub(crate) struct GuestArgs {
     /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
     /// pagetrail vm)
-    #[arg(long, conflicts_with_all = ["pid", "cgroup", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again", "max_overhead"])]
+    #[arg(long, conflicts_with_all = ["pid", "cgroup", "technique", "false_positive_cost", "exact", "huge_pages", "block_pages", "report_again"])]
     pub(crate) vm: bool,
     /// Track each process that comes of the program, as a guest of its own: its children, and what
     /// they execute
-    #[arg(long, requires = "vm")]
+    #[arg(long, requires = "vm", conflicts_with = "max_overhead")]
     pub(crate) follow: bool,
 }
 

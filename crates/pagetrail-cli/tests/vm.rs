@@ -278,6 +278,46 @@ fn a_recording_has_the_pages_that_were_written_and_no_others() {
     }
 }
 
+/// Its first writes cost it exits, or nothing where the processor logs them: the interval is kept
+/// within its bounds, whichever it is, and nothing is missing.
+#[test]
+fn a_guest_is_recorded_within_a_budget() {
+    const BASE: u64 = 0x1000_0000_0000;
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = compiled(directory.path(), "known_pages.c", &[]);
+    let program = program.to_str().expect("UTF-8");
+    let words = ["record", "--vm", "--max-overhead", "1%"];
+    let words = [&words[..], &["--interval", "5ms..100ms", "--", program]].concat();
+    let recorded = run(directory.path(), &[&words[..], &["60"]].concat());
+    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
+    let report = report(directory.path(), "pagetrail.trail");
+    let mut mappings = report["mappings"].as_array().expect("mappings").iter();
+    let known = mappings.find(|mapping| address(&mapping["start"]) == BASE);
+    let known = known.unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(number(&known["distinct_pages"]), 100, "{known}");
+    let rounds = report["rounds"].as_array().expect("rounds");
+    let costs = rounds.iter().map(|round| &round["overhead"]);
+    assert!(
+        costs.clone().all(|cost| cost["allowed"] == 0.01),
+        "{report}"
+    );
+    // What a round cost is of the pages that it has.
+    let pages: u64 = rounds
+        .iter()
+        .map(|round| number(&round["written_pages"]))
+        .sum();
+    let faults: u64 = costs.map(|cost| number(&cost["faults"])).sum();
+    assert!((100..=pages).contains(&faults), "{faults} of {pages}");
+    // But for the first, which begins with the program, and the last, which ends with it.
+    for round in &rounds[1..rounds.len().max(2) - 1] {
+        let length = round["duration_ms"].as_f64().expect("a length");
+        assert!(length >= 5.0, "{round}");
+    }
+}
+
 /// The script's shell, two programs that it starts, a pipe, and the program that takes its place.
 #[test]
 fn a_script_that_is_followed_is_recorded_whole() {

@@ -1,6 +1,7 @@
 //! Reports what KVM offers on this machine, and tries it with guests of a few instructions.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use pagetrail::{PageRange, PageSet};
 
@@ -180,6 +181,39 @@ pub fn try_units() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// What the first write to a page in a round costs a guest on this machine: an exit, or next to
+/// nothing where the processor logs it.
+///
+/// # Errors
+///
+/// The trial guest cannot be run.
+pub fn price_of_write() -> Result<Duration> {
+    const PAGES: u64 = 256;
+    const ROUNDS: usize = 5;
+    let mut guest = Guest::new(best_log()?)?;
+    let data = mapped(&guest, PAGES * PAGE, libc::PROT_READ | libc::PROT_WRITE)?;
+    let mut text = Vec::new();
+    (0..PAGES).for_each(|n| store(&mut text, data + n * PAGE));
+    DoneBy::Call.emit(&mut text);
+    text.push(0xe9); // jmp to the beginning
+    text.extend((-(text.len() as i32 + 4)).to_le_bytes());
+    begin(&mut guest, &text)?;
+    // The first pass touches pages that do not exist yet.
+    DoneBy::Call.wait_in(&mut guest)?;
+    let mut least = [Duration::MAX; 2];
+    for _ in 0..ROUNDS {
+        guest.collect()?;
+        // A pass that is logged, and the same again, which is not.
+        for least in &mut least {
+            let began = Instant::now();
+            DoneBy::Call.wait_in(&mut guest)?;
+            *least = began.elapsed().min(*least);
+        }
+    }
+    let [logged, again] = least;
+    Ok(logged.saturating_sub(again) / PAGES as u32)
 }
 
 /// A page that a guest has at two addresses.

@@ -174,6 +174,15 @@ impl RoundBuffer {
         }
     }
 
+    /// Says what the last collect cost the target ([`Pace::spend`](crate::Pace::spend)), for its
+    /// rounds.
+    pub fn set_overhead(&mut self, overhead: Overhead) {
+        let infos = self.pending.iter_mut();
+        for info in infos.filter_map(|pending| pending.info.as_mut()) {
+            info.overhead = Some(overhead);
+        }
+    }
+
     /// The round of the last collect of this kind; `None` if it was committed, or there was none.
     pub fn round<'buffer>(
         &'buffer mut self,

@@ -102,7 +102,16 @@ fn start_guest(
         per_page,
         units: wanted.units,
     });
-    let source = guest::start(program(wanted), wanted.track, subpages, set_streams)?;
+    // Measured before there is a guest, which would be left if it failed.
+    let budget = match &wanted.budget {
+        Some(budget) => Some((pagetrail_vm::check::price_of_write()?, budget)),
+        None => None,
+    };
+    let mut source = guest::start(program(wanted), wanted.track, subpages, set_streams)?;
+    if let Some((write, budget)) = budget {
+        tracing::debug!(?write, "the first write to a page costs a guest");
+        source.set_max_overhead(write, budget.share, budget.intervals.clone())?;
+    }
     Ok(Box::new(source))
 }
 

@@ -143,7 +143,7 @@ fn a_wrong_budget_is_named() {
             "{message}"
         );
     }
-    let output = refused(&["--max-overhead", "3%", "--vm"]);
+    let output = refused(&["--max-overhead", "3%", "--vm", "--follow"]);
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("cannot be used with"), "{message}");
 }

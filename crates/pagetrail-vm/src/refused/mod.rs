@@ -53,6 +53,11 @@ pub mod check {
         Err(Error::Processor)
     }
 
+    /// Times the first writes of a guest to pages that are logged.
+    pub fn price_of_write() -> Result<std::time::Duration> {
+        Err(Error::Processor)
+    }
+
     /// Runs a guest that reads and writes fixed sets of pages.
     pub fn try_accesses() -> Result<()> {
         Err(Error::Processor)

@@ -9,17 +9,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pagetrail::{
-    AccessKind, DirtySource, Ended, Event, Found, Heaps, Held, HeldThread, Region, Round,
-    RoundBuffer, RoundCost, State, TrackMode, UntrackedRegion,
+    AccessKind, DirtySource, Ended, Event, Found, Heaps, Held, Pace, Region, Round, RoundBuffer,
+    RoundCost, State, TrackMode, UntrackedRegion,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::link::{GuestRound, Releaser, Request, Rounds};
+use super::link::{GuestRound, Request, Rounds};
 use super::process::Process;
 use super::strategy::{Strategy, UnitStrategy};
 use super::unit_change::Aliased;
 use super::{Collected, mappings};
 use crate::error::Error;
+use hold::GuestHold;
+
+// By their paths, since `refused` has this file for other processors.
+#[path = "source/hold.rs"]
+mod hold;
+#[path = "source/overhead.rs"]
+mod overhead;
 
 /// The name of this source in recordings.
 const NAME: &str = "kvm";
@@ -57,6 +64,8 @@ pub struct GuestSource {
     failure: Option<Error>,
     /// Which sub-pages are merged, if they may be.
     units: Option<Strategy>,
+    /// What rounds may cost, if that is limited.
+    pace: Option<Pace>,
     log_entries: u64,
 }
 
@@ -125,6 +134,7 @@ impl GuestSource {
             requested: None,
             failure: None,
             units: None,
+            pace: None,
             log_entries: 0,
         }
     }
@@ -180,6 +190,8 @@ impl GuestSource {
     ) {
         events.splice(..0, self.events.drain(..));
         self.log_entries += collected.ring_entries;
+        // A bitmap has no entries.
+        let logged = collected.ring_entries.max(collected.written.page_count());
         let unknown = std::mem::take(&mut collected.unknown_calls);
         events.extend(unknown.into_iter().map(unknown_call));
         let regions = mappings::at(self.process.pid(), &collected);
@@ -203,6 +215,7 @@ impl GuestSource {
             }
         }
         self.make_ready(collect);
+        self.settle(logged);
     }
 
     fn make_ready(&mut self, collect: Duration) {
@@ -409,6 +422,10 @@ impl DirtySource for GuestSource {
         self.round(access_kind)
     }
 
+    fn next_collect(&self) -> Option<Instant> {
+        self.pace.as_ref().map(Pace::next)
+    }
+
     fn release_exit(&mut self) {
         if let Phase::Exiting(_) = self.phase {
             self.phase = Phase::Over;
@@ -455,36 +472,6 @@ impl DirtySource for GuestSource {
             });
         }
         self.collect()
-    }
-}
-
-/// A guest whose vCPUs are kept out of it.
-#[derive(Debug)]
-struct GuestHold {
-    pid: u32,
-    since: Instant,
-    threads: Vec<HeldThread>,
-    _releaser: Option<Releaser>,
-}
-
-impl Held for GuestHold {
-    fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    fn threads(&self) -> &[HeldThread] {
-        &self.threads
-    }
-
-    /// The guest keeps its vCPUs out of itself until the releaser has gone: nobody else lets it go.
-    fn check(&self) -> pagetrail::Result<()> {
-        Ok(())
-    }
-
-    fn release(self: Box<Self>) -> Duration {
-        let since = self.since;
-        drop(self);
-        since.elapsed()
     }
 }
 

@@ -25,7 +25,17 @@ struct Reading {
 #[derive(Debug)]
 pub(super) struct Meter {
     pid: u32,
+    of: What,
     last: Reading,
+}
+
+/// What is metered.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Process,
+    /// A virtual machine's processor: the faults of its guest are none of the process's, and
+    /// neither is memory that the guest fills.
+    Guest,
 }
 
 /// What a target used since the last reading; `None` where that cannot be read.
@@ -39,21 +49,31 @@ pub(super) struct Used {
 
 impl Meter {
     pub(super) fn new(pid: u32) -> Self {
+        Self::of(pid, What::Process)
+    }
+
+    /// A meter of a process that runs a guest.
+    pub(super) fn of_guest(pid: u32) -> Self {
+        Self::of(pid, What::Guest)
+    }
+
+    fn of(pid: u32, of: What) -> Self {
         Self {
             pid,
-            last: read(pid),
+            of,
+            last: read(pid, of),
         }
     }
 
     /// What the target used since the last call.
     pub(super) fn used(&mut self) -> Used {
-        let now = read(self.pid);
+        let now = read(self.pid, self.of);
         now.since(std::mem::replace(&mut self.last, now))
     }
 
     /// What the target has used since then so far.
     pub(super) fn so_far(&self) -> Used {
-        read(self.pid).since(self.last)
+        read(self.pid, self.of).since(self.last)
     }
 }
 
@@ -72,8 +92,11 @@ impl Reading {
     }
 }
 
-fn read(pid: u32) -> Reading {
-    let fields = status::stat_fields(pid);
+fn read(pid: u32, of: What) -> Reading {
+    let fields = match of {
+        What::Process => status::stat_fields(pid),
+        What::Guest => Vec::new(),
+    };
     let number = |field: usize| fields.get(field).and_then(|field| field.parse().ok());
     Reading {
         cpu: cpu_clock::cpu_time(pid),
@@ -101,6 +124,19 @@ mod tests {
             // Other tests give memory back meanwhile.
             assert!(used.grown.unwrap() >= 1024, "{used:?}");
         }
+    }
+
+    #[test]
+    fn faults_of_a_guest_are_no_faults_of_its_process() {
+        let mut meter = Meter::of_guest(std::process::id());
+        let mut memory = Scratch::new(64 * page_size()).unwrap();
+        (0..64).for_each(|page| memory.write(page * page_size(), 1));
+        let used = meter.used();
+        assert!(used.cpu.unwrap() > Duration::ZERO);
+        assert!(
+            used.minor_faults.is_none() && used.grown.is_none(),
+            "{used:?}"
+        );
     }
 
     #[test]

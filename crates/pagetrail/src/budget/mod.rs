@@ -89,12 +89,22 @@ impl Budget {
     /// Begins to measure. `fault`: the price of a fault; `has_cost`: whether the consumer has set
     /// what a false positive costs, so that it would rather have these than faults.
     pub(crate) fn new(allowance: Allowance, pid: u32, fault: Duration, has_cost: bool) -> Self {
+        Self::with(allowance, Meter::new(pid), fault, has_cost)
+    }
+
+    /// Begins to measure a process that runs a guest; `write`: the price of a first write to a
+    /// page.
+    pub(crate) fn of_guest(allowance: Allowance, pid: u32, write: Duration) -> Self {
+        Self::with(allowance, Meter::of_guest(pid), write, false)
+    }
+
+    fn with(allowance: Allowance, meter: Meter, fault: Duration, has_cost: bool) -> Self {
         let (shortest, longest) = (allowance.intervals.start(), allowance.intervals.end());
         let least = if has_cost { LEVEL_EVEN } else { 0 };
         Self {
             pacer: Pacer::new(allowance.share, ns(*shortest), ns(*longest)),
             weight: Weight::new(least),
-            meter: Meter::new(pid),
+            meter,
             allowance,
             fault,
             stopped: Duration::ZERO,

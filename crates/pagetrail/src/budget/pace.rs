@@ -52,11 +52,36 @@ impl Pace {
         intervals: RangeInclusive<Duration>,
     ) -> Result<Self> {
         let allowance = Allowance { share, intervals };
+        Self::with(allowance, |allowance| {
+            Budget::new(allowance, pid, price::at_work(technique), false)
+        })
+    }
+
+    /// Begins an interval of a process that runs a guest, whose dirty pages the hypervisor logs.
+    /// `write` is what the first write to a page since the last interval costs the guest: an exit,
+    /// or next to nothing where the processor itself logs.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Self::new`].
+    pub fn of_guest(
+        pid: u32,
+        write: Duration,
+        share: f64,
+        intervals: RangeInclusive<Duration>,
+    ) -> Result<Self> {
+        let allowance = Allowance { share, intervals };
+        Self::with(allowance, |allowance| {
+            Budget::of_guest(allowance, pid, write)
+        })
+    }
+
+    fn with(allowance: Allowance, budget: impl FnOnce(Allowance) -> Budget) -> Result<Self> {
         if let Some(reason) = allowance.is_wrong() {
             return Err(Error::WrongBudget { reason });
         }
         Ok(Self {
-            budget: Budget::new(allowance, pid, price::at_work(technique), false),
+            budget: budget(allowance),
             ended: Instant::now(),
         })
     }
@@ -82,6 +107,21 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_writes_of_a_guest_stretch_the_interval() {
+        let bounds = Duration::from_millis(1)..=Duration::from_secs(5);
+        let of = |write| {
+            let pid = std::process::id();
+            let mut pace = Pace::of_guest(pid, write, 0.01, bounds.clone()).unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+            pace.spend(1000, Duration::ZERO)
+        };
+        let (exits, logged) = (of(Duration::from_millis(1)), of(Duration::ZERO));
+        assert_eq!((exits.faults, exits.next), (1000, Duration::from_secs(5)));
+        assert_eq!(logged.next, Duration::from_millis(1));
+        assert!(Pace::of_guest(1, Duration::ZERO, 0.0, bounds.clone()).is_err());
+    }
 
     #[test]
     fn stops_stretch_the_interval_within_its_bounds() {
