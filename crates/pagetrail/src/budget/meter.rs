@@ -10,15 +10,13 @@ use std::time::Duration;
 
 /// Field 10 of `proc_pid_stat(5)`, `minflt`, counted from the state, which is field 3.
 const MINOR_FAULTS: usize = 10 - 3;
-/// Field 24, `rss` in pages: exact within some pages for each processor, which is enough here.
-const RESIDENT: usize = 24 - 3;
 
 /// What a target has used since it began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
     cpu: Option<Duration>,
     minor_faults: Option<u64>,
-    resident: Option<u64>,
+    anonymous: Option<u64>,
 }
 
 /// Reads a target's counters.
@@ -31,8 +29,10 @@ pub(super) struct Meter {
 
 /// What is metered.
 #[derive(Clone, Copy, Debug)]
-enum What {
+pub(super) enum What {
     Process,
+    /// Some memory of a process: what it fills elsewhere says nothing.
+    Ranges,
     /// A virtual machine's processor: the faults of its guest are none of the process's, and
     /// neither is memory that the guest fills.
     Guest,
@@ -43,21 +43,12 @@ enum What {
 pub(super) struct Used {
     pub(super) cpu: Option<Duration>,
     pub(super) minor_faults: Option<u64>,
-    /// By how many pages its resident memory grew.
+    /// By how many pages of no file it grew.
     pub(super) grown: Option<u64>,
 }
 
 impl Meter {
-    pub(super) fn new(pid: u32) -> Self {
-        Self::of(pid, What::Process)
-    }
-
-    /// A meter of a process that runs a guest.
-    pub(super) fn of_guest(pid: u32) -> Self {
-        Self::of(pid, What::Guest)
-    }
-
-    fn of(pid: u32, of: What) -> Self {
+    pub(super) fn new(pid: u32, of: What) -> Self {
         Self {
             pid,
             of,
@@ -87,21 +78,24 @@ impl Reading {
         Used {
             cpu: cpu.map(|(now, before)| now.saturating_sub(before)),
             minor_faults: grown(self.minor_faults, before.minor_faults),
-            grown: grown(self.resident, before.resident),
+            grown: grown(self.anonymous, before.anonymous),
         }
     }
 }
 
 fn read(pid: u32, of: What) -> Reading {
     let fields = match of {
-        What::Process => status::stat_fields(pid),
+        What::Process | What::Ranges => status::stat_fields(pid),
         What::Guest => Vec::new(),
     };
     let number = |field: usize| fields.get(field).and_then(|field| field.parse().ok());
     Reading {
         cpu: cpu_clock::cpu_time(pid),
         minor_faults: number(MINOR_FAULTS),
-        resident: number(RESIDENT),
+        anonymous: match of {
+            What::Process => status::anonymous_pages(pid),
+            What::Ranges | What::Guest => None,
+        },
     }
 }
 
@@ -113,7 +107,7 @@ mod tests {
 
     #[test]
     fn faults_and_time_of_this_process_are_seen() {
-        let mut meter = Meter::new(std::process::id());
+        let mut meter = Meter::new(std::process::id(), What::Process);
         let mut memory = Scratch::new(4096 * page_size()).unwrap();
         (0..4096).for_each(|page| memory.write(page * page_size(), 1));
         let so_far = meter.so_far();
@@ -128,7 +122,7 @@ mod tests {
 
     #[test]
     fn faults_of_a_guest_are_no_faults_of_its_process() {
-        let mut meter = Meter::of_guest(std::process::id());
+        let mut meter = Meter::new(std::process::id(), What::Guest);
         let mut memory = Scratch::new(64 * page_size()).unwrap();
         (0..64).for_each(|page| memory.write(page * page_size(), 1));
         let used = meter.used();
@@ -142,7 +136,7 @@ mod tests {
     #[test]
     fn a_process_that_is_not_there_has_used_nothing_that_is_known() {
         // Above the highest PID that Linux gives (PID_MAX_LIMIT).
-        let used = Meter::new(1 << 23).used();
+        let used = Meter::new(1 << 23, What::Process).used();
         assert!(used.cpu.is_none() && used.minor_faults.is_none());
     }
 }

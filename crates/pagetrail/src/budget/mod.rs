@@ -12,7 +12,7 @@ mod pacer;
 mod weight;
 
 use crate::types::Overhead;
-use meter::{Meter, Used};
+use meter::{Meter, Used, What};
 use pacer::Pacer;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -89,13 +89,23 @@ impl Budget {
     /// Begins to measure. `fault`: the price of a fault; `has_cost`: whether the consumer has set
     /// what a false positive costs, so that it would rather have these than faults.
     pub(crate) fn new(allowance: Allowance, pid: u32, fault: Duration, has_cost: bool) -> Self {
-        Self::with(allowance, Meter::new(pid), fault, has_cost)
+        Self::with(allowance, Meter::new(pid, What::Process), fault, has_cost)
+    }
+
+    /// Begins to measure a target of which some ranges alone are tracked.
+    pub(crate) fn of_ranges(
+        allowance: Allowance,
+        pid: u32,
+        fault: Duration,
+        has_cost: bool,
+    ) -> Self {
+        Self::with(allowance, Meter::new(pid, What::Ranges), fault, has_cost)
     }
 
     /// Begins to measure a process that runs a guest; `write`: the price of a first write to a
     /// page.
     pub(crate) fn of_guest(allowance: Allowance, pid: u32, write: Duration) -> Self {
-        Self::with(allowance, Meter::of_guest(pid), write, false)
+        Self::with(allowance, Meter::new(pid, What::Guest), write, false)
     }
 
     fn with(allowance: Allowance, meter: Meter, fault: Duration, has_cost: bool) -> Self {
@@ -326,15 +336,20 @@ mod tests {
         };
         let fault = Duration::from_micros(100);
         let of = |pid| Budget::new(allowance.clone(), pid, fault, false);
-        let (grows, rests) = (of(std::process::id()), of(1 << 23));
+        let own = std::process::id();
+        let (grows, rests) = (of(own), of(1 << 23));
+        let ranges = Budget::of_ranges(allowance.clone(), own, fault, false);
         let mut memory = Scratch::new(4096 * page_size()).unwrap();
         (0..4096).for_each(|page| memory.write(page * page_size(), 1));
         // Four tenths of a second of faults, of which a hundredth of the time may be: 40 s for one
         // processor, but other tests run on all others, and count as this process.
         let due = grows.next_collect() - grows.collected;
         assert!(due > Duration::from_millis(50), "{due:?}");
-        let due = rests.next_collect() - rests.collected;
-        assert_eq!(due, Duration::from_millis(1));
+        // Nor is what is filled beside tracked ranges.
+        for budget in [rests, ranges] {
+            let due = budget.next_collect() - budget.collected;
+            assert_eq!(due, Duration::from_millis(1));
+        }
     }
 
     #[test]

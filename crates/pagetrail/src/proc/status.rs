@@ -100,6 +100,16 @@ pub(crate) fn stat_fields(pid: u32) -> Vec<String> {
     fields.split_whitespace().map(String::from).collect()
 }
 
+/// The pages of a process that are in memory and of no file (`proc_pid_statm(5)`: resident, less
+/// shared): exact within some pages for each processor. `None` if they cannot be read.
+pub(crate) fn anonymous_pages(pid: u32) -> Option<u64> {
+    let text = whole(&format!("/proc/{pid}/statm")).ok()?;
+    let mut fields = text.split_whitespace().skip(1);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    let (resident, of_files) = (next()?, next()?);
+    Some(resident.saturating_sub(of_files))
+}
+
 /// The thread IDs of a process, the main thread first.
 pub(crate) fn threads(pid: u32) -> io::Result<Vec<u32>> {
     Ok(list_threads(pid)?.to_vec())

@@ -70,6 +70,10 @@ impl Attached {
             membership,
         } = self;
         let technique = picked.technique;
+        let begin_budget = match within {
+            Some(_) => Budget::of_ranges,
+            None => Budget::new,
+        };
         let space = config
             .tracker(technique, image.fd, pid)
             .and_then(|tracker| Space::open(pid, within, tracker, &config));
@@ -110,7 +114,7 @@ impl Attached {
         let watched = pid.unwrap_or_else(std::process::id);
         let budget = config.allowance().map(|allowance| {
             let has_cost = config.false_positive_cost.is_some();
-            Budget::new(allowance, watched, price::at_work(technique), has_cost)
+            begin_budget(allowance, watched, price::at_work(technique), has_cost)
         });
         Ok(Watch {
             technique,
