@@ -316,6 +316,11 @@ impl Rig {
         Ok(dir.to_owned())
     }
 
+    /// A static shell with tools, for guests to run.
+    pub fn busybox(&self) -> &Path {
+        &self.busybox
+    }
+
     /// The directory of the guest that runs: its files, and what it leaves.
     pub fn dir(&self) -> &Path {
         &self.dir

@@ -120,14 +120,46 @@ pub fn compile(repo: &Repo, source: &str, form: &[&str], to: &Path) -> Result<Pa
     Ok(to.to_owned())
 }
 
-/// The module; the kernel's build writes beside the sources, so it gets copies.
+/// The module as it would be in another version of the interface, for those who have to refuse it.
+pub fn module_of_version(
+    repo: &Repo,
+    rig: &Rig,
+    series: &Series,
+    kernel: &Kernel,
+    version: u32,
+) -> Result<PathBuf> {
+    const OWN: &str = "#define OOH_ABI_VERSION 1\n";
+    let to = repo
+        .target
+        .join("ooh")
+        .join(format!("{}-{version}", series.name));
+    copy_sources(repo, &to)?;
+    let header = to.join("ooh.h");
+    let text = fs::read_to_string(&header)?;
+    ensure!(text.contains(OWN), "ooh.h has another version");
+    let other = format!("#define OOH_ABI_VERSION {version}\n");
+    fs::write(&header, text.replace(OWN, &other))?;
+    compile_module(rig, series, kernel, &to)
+}
+
+/// The module.
 fn module(repo: &Repo, rig: &Rig, series: &Series, kernel: &Kernel, to: &Path) -> Result<PathBuf> {
+    copy_sources(repo, to)?;
+    compile_module(rig, series, kernel, to)
+}
+
+/// The kernel's build writes beside the sources, so it gets copies.
+fn copy_sources(repo: &Repo, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(repo.root.join("research/ooh/module"))? {
         let from = entry?.path();
         let name = from.file_name().context("a file without a name")?;
         fs::copy(&from, to.join(name))?;
     }
+    Ok(())
+}
+
+fn compile_module(rig: &Rig, series: &Series, kernel: &Kernel, to: &Path) -> Result<PathBuf> {
     let fetching = rig.cache.lock()?;
     let mut make = match series.own_compiler {
         true => series.toolchain(&rig.cache, kernel)?.make(to)?,

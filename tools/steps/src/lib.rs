@@ -17,4 +17,5 @@ pub mod repo;
 pub mod steps;
 pub mod table;
 pub mod tally;
+pub mod time;
 pub mod victims;

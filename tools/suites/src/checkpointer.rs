@@ -26,6 +26,7 @@ use pagetrail_steps::repo::{Repo, program};
 use pagetrail_steps::steps::{NotHere, Outcome};
 use pagetrail_steps::{packages, victims};
 
+use crate::ooh::recorded::Known;
 use crate::ooh::spent::{self, Spent};
 
 /// What CRIU wants in a guest.
@@ -385,19 +386,30 @@ pub(crate) fn engines_by_logs(repo: &Repo) -> Result<(Vec<String>, &'static [&'s
     Ok((kit.command("measure-engines-logs")?, MODULES))
 }
 
-/// In such a guest: tkrzw's engines by each kind of bits, one line of JSON each.
+/// In such a guest: tkrzw's engines by each kind of bits, one line of JSON each, but for what is
+/// known.
 pub fn measure_engines_by_logs(args: &[String]) -> Result<()> {
-    engines::by_logs(&Kit::given(args)?)
+    let (kit, known) = given_with_known(args)?;
+    engines::by_logs(&kit, &known)
 }
 
 /// In a guest with a log and a clock that counts instructions: the chain by each kind of bits, one
-/// line of JSON each.
+/// line of JSON each, but for what is known.
 pub fn measure_by_logs(args: &[String]) -> Result<()> {
-    let kit = Kit::given(args)?;
+    let (kit, known) = given_with_known(args)?;
     for bits in ALL_BITS {
+        if known.has(&json!({"bits": bits.name()})) {
+            continue;
+        }
         println!("{}", chain(&kit, bits, 16, Path::new("/tmp/checkpointer"))?);
     }
     Ok(())
+}
+
+/// What a guest is given, the last of it a file of what is recorded.
+fn given_with_known(args: &[String]) -> Result<(Kit, Known)> {
+    let (known, kit) = args.split_last().context("nothing is given")?;
+    Ok((Kit::given(kit)?, Known::read(known)?))
 }
 
 /// The techniques that read a log.

@@ -3,6 +3,8 @@
 
 pub mod bench;
 pub mod pml;
+pub(crate) mod recorded;
+pub mod refusals;
 pub(crate) mod spent;
 
 use std::fs;
@@ -78,15 +80,47 @@ impl Extent {
 /// A package's test, and the words that select its cases.
 struct Wanted(&'static str, &'static str, &'static [&'static str]);
 
+/// The parts of all that runs: the library's suites with the device's rules, a monitor that shares
+/// its log, and CRIU.
+const PARTS: [&str; 3] = ["suites", "monitors", "criu"];
+
+/// Which kernels and parts are wanted: all of those of which none is named.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Only<'a>(&'a [String]);
+
+impl<'a> Only<'a> {
+    /// `None` if a word is neither.
+    pub fn parse(words: &'a [String]) -> Option<Self> {
+        let is_known = |word: &String| SERIES.into_iter().chain(PARTS).any(|known| known == word);
+        words.iter().all(is_known).then_some(Self(words))
+    }
+
+    fn wants(self, word: &str, of: &[&str]) -> bool {
+        let mut named = self.0.iter().filter(|named| of.contains(&named.as_str()));
+        let any = named.clone().next().is_some();
+        !any || named.any(|named| named == word)
+    }
+}
+
 /// Runs the suites and the device's rules on each kernel. `rows`: where the suites' rows go.
-pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) -> Result<Outcome> {
+pub fn run(
+    repo: &Repo,
+    extent: Extent,
+    only: Only<'_>,
+    rows: Option<&Path>,
+    tally: &mut Tally,
+) -> Result<Outcome> {
     let on_libgc = match extent {
         Extent::Short => None,
         Extent::Whole => Some(programs::build(repo)?),
     };
+    let wants = |part: &str| only.wants(part, &PARTS);
     let mut fine = true;
     let mut absent = Vec::new();
     for series in SERIES {
+        if !only.wants(series, &SERIES) {
+            continue;
+        }
         let tests = build(repo, extent.tests(series))?;
         let mut guests = match Guests::open(repo, series) {
             Err(error) if error.is::<NotHere>() => {
@@ -96,9 +130,13 @@ pub fn run(repo: &Repo, extent: Extent, rows: Option<&Path>, tally: &mut Tally) 
             guests => guests?,
         };
         guests.env.extend(on_libgc.clone());
-        fine &= run_in_guests(repo, &mut guests, &tests, extent, rows, tally)?;
-        if extent == Extent::Whole {
+        if wants("suites") {
+            fine &= run_in_guests(repo, &mut guests, &tests, extent, rows, tally)?;
+        }
+        if extent == Extent::Whole && wants("monitors") {
             fine &= monitors(repo, &mut guests, tally)?;
+        }
+        if extent == Extent::Whole && wants("criu") {
             match criu(repo, &mut guests) {
                 Err(error) if error.is::<NotHere>() => absent.push(error.to_string()),
                 outcome => fine &= outcome?,
@@ -205,6 +243,12 @@ fn run_in_guests(
     if let Some(rows) = rows {
         let from = Guest::out(guests.rig.dir()).join("rows");
         collect_rows(&from, &rows.join(format!("ooh-{}", guests.series)))?;
+    }
+    if extent == Extent::Whole {
+        let refusals = refusals::step(repo, guests)?;
+        let log = guests.machine.ooh.take();
+        fine &= guests.run_steps(&[refusals], tally)?;
+        guests.machine.ooh = log;
     }
     if extent == Extent::Whole || guests.series == SERIES[0] {
         guests.set_interrupts(false);
@@ -385,4 +429,27 @@ fn build(repo: &Repo, wanted: &[Wanted]) -> Result<Vec<Test>> {
     tests
         .map(|Wanted(package, test, words)| Ok((program(package, test)?, *words)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_and_parts_are_chosen_by_their_names() {
+        let words =
+            |line: &str| -> Vec<String> { line.split_whitespace().map(str::to_owned).collect() };
+        let all = words("");
+        let all = Only::parse(&all).unwrap();
+        assert!(SERIES.iter().all(|series| all.wants(series, &SERIES)));
+        let some = words("7.x monitors criu");
+        let some = Only::parse(&some).unwrap();
+        let found = SERIES.map(|series| some.wants(series, &SERIES));
+        assert_eq!(found, [false, true]);
+        assert_eq!(
+            PARTS.map(|part| some.wants(part, &PARTS)),
+            [false, true, true]
+        );
+        assert!(Only::parse(&words("7.x --counted")).is_none());
+    }
 }

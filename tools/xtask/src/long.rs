@@ -5,13 +5,14 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
 use pagetrail_steps::products::{Product, Profile};
 use pagetrail_steps::recordings::{self, Place};
 use pagetrail_steps::repo::Repo;
 use pagetrail_steps::steps::{NotHere, Outcome};
 use pagetrail_steps::tally::Tally;
+use pagetrail_steps::time::duration;
 use pagetrail_suites::{collector, ooh, posix};
 
 /// Longer forms of the tests, by the variables that they read.
@@ -75,7 +76,13 @@ pub(crate) fn soak(repo: &Repo, arguments: &[String]) -> Result<bool> {
         }
         println!("== pass {pass}: logs of processor and hypervisor");
         let mut tally = Tally::default();
-        match ooh::run(repo, ooh::Extent::Whole, None, &mut tally)? {
+        match ooh::run(
+            repo,
+            ooh::Extent::Whole,
+            ooh::Only::default(),
+            None,
+            &mut tally,
+        )? {
             Outcome::NotHere(why) => println!("not here: {why}"),
             Outcome::Passed => {}
             Outcome::Failed => return Ok(false),
@@ -88,20 +95,6 @@ pub(crate) fn soak(repo: &Repo, arguments: &[String]) -> Result<bool> {
         }
     }
     Ok(true)
-}
-
-/// A time as `90s`, `30m` or `8h`.
-fn duration(text: &str) -> Result<Duration> {
-    let (number, seconds) = match text.split_at_checked(text.len().saturating_sub(1)) {
-        Some((number, "s")) => (number, 1),
-        Some((number, "m")) => (number, 60),
-        Some((number, "h")) => (number, 3600),
-        _ => bail!("'{text}' is no time; write 90s, 30m or 8h"),
-    };
-    let number: u32 = number
-        .parse()
-        .with_context(|| format!("'{text}' is no time; write 90s, 30m or 8h"))?;
-    Ok(Duration::from_secs(seconds) * number)
 }
 
 /// Each result and the command, after `cargo run --release`, that makes it.
@@ -335,18 +328,4 @@ fn keep(repo: &Repo, name: &str, command: &mut Command) -> Result<()> {
     };
     let command = format!("cargo xtask bench {verb}");
     recordings::keep(repo, name, &output.stdout, place, &command)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_a_unit() {
-        assert_eq!(duration("90s").unwrap(), Duration::from_secs(90));
-        assert_eq!(duration("8h").unwrap(), Duration::from_secs(8 * 3600));
-        for wrong in ["", "h", "8", "-1h", "1d", "1 h"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -71,10 +71,12 @@ usage: cargo xtask TASK
                    'compare kvm' with a real guest, in a guest with nested virtualization: MemoryMotion
                    and a web server, their results, exits and counters; paging: both in kvm and in
                    kvm:shadow on that emulated Intel processor; suites: the instructions of suites
-  ooh [[--kernel SERIES] [--counted] [--polled] [--module NAME ..] -- COMMAND ..]
+  ooh [6.12|7.x|suites|monitors|criu ..]
+  ooh [--kernel SERIES] [--counted] [--polled] [--module NAME ..] -- COMMAND ..
                    the techniques that read a log of processor or hypervisor, in guests whose emulator
-                   plays it: the rules of the kernel module, a hostile guest, conformance, stress;
-                   short in 'test'; or a command there, with the options that 'vm' has
+                   plays it: the rules of the kernel module, a hostile guest, conformance, stress,
+                   libgc (suites), a monitor that shares its log (monitors), CRIU; all of it, or one
+                   kernel and part; short in 'test'; or a command there, with the options that 'vm' has
   ooh pml [whole]  the tests of the library for monitors on that emulated Intel processor, where KVM
                    logs by page modification logging; whole: all of their rounds, not an eighth
   soak [--for TIME]
@@ -100,8 +102,10 @@ usage: cargo xtask TASK
                    was ended), and write the book's chapters of them; report writes these alone
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
   bench units      what merging sub-pages saves and costs programs: log entries, faults, bytes (guest)
-  bench ooh [listing1|collector|checkpointer|engines]
-                   section VI of the OoH paper in counts: every technique side by side in one guest
+  bench ooh [listing1|guests|checkpointer|collector|engines ..] [--for TIME] [--again]
+                   section VI of the OoH paper in counts: every technique side by side in one guest,
+                   and one to five guests at once; what is recorded is measured --again if so wanted,
+                   and what is not within an hour, or TIME, by the next call
   bench checkpointer [ROUNDS | engines [ROUNDS [small|medium|large [ENGINE]]]]
                    the same for CRIU, in a guest; engines: tkrzw's under CRIU, on this machine
   bench trees [with COMMAND] [ROUNDS]
@@ -256,15 +260,17 @@ fn run(args: &[String]) -> Result<ExitCode> {
         }
         "ooh" if rest == ["pml"] => ooh::pml::run(&repo, false)?,
         "ooh" if rest == ["pml", "whole"] => ooh::pml::run(&repo, true)?,
-        "ooh" if !rest.is_empty() => ooh::command(&repo, rest)?,
-        "ooh" => {
-            let mut steps = steps::Steps::default();
-            let mut tally = tally::Tally::default();
-            steps.run("logs of processor and hypervisor", || {
-                ooh::run(&repo, ooh::Extent::Whole, None, &mut tally)
-            });
-            steps.finish()
-        }
+        "ooh" => match ooh::Only::parse(rest) {
+            None => ooh::command(&repo, rest)?,
+            Some(only) => {
+                let mut steps = steps::Steps::default();
+                let mut tally = tally::Tally::default();
+                steps.run("logs of processor and hypervisor", || {
+                    ooh::run(&repo, ooh::Extent::Whole, only, None, &mut tally)
+                });
+                steps.finish()
+            }
+        },
         "soak" => long::soak(&repo, rest)?,
         "subpage" => match rest {
             [what, asked @ ..] if what == "suites" => subpage::suites::run(&repo, asked)?,
@@ -318,6 +324,8 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "measure-checkpointer-logs" => checkpointer::measure_by_logs(rest).map(|()| true)?,
         "measure-engines-logs" => checkpointer::measure_engines_by_logs(rest).map(|()| true)?,
         "measure-listing1-logs" => ooh::bench::measure_listing1(rest).map(|()| true)?,
+        "refusals-of-ooh" => ooh::refusals::in_guest(rest).map(|()| true)?,
+        "measure-guests-logs" => ooh::bench::measure_guests(rest).map(|()| true)?,
         "measure-collector-logs" => collector::logs::measure_in_guest(rest).map(|()| true)?,
         "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
         "reproduce" => reproduce::run(&repo, rest)?,
@@ -351,12 +359,20 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         | "measure-checkpointer-logs"
         | "measure-engines-logs"
         | "measure-listing1-logs"
+        | "measure-guests-logs"
+        | "refusals-of-ooh"
         | "measure-collector-logs"
         | "measure-collector"
         | "measure-checkpointer" => None,
         "bench" if rest.first().is_some_and(|arg| arg == "subpage") => rest.get(3),
         // They look at all of them themselves.
-        "bench" if rest.first().is_some_and(|arg| arg == "trees") => None,
+        "bench"
+            if rest
+                .first()
+                .is_some_and(|arg| arg == "trees" || arg == "ooh") =>
+        {
+            None
+        }
         "bench" if rest.get(1).is_some_and(|arg| arg == "memory") => None,
         // It looks at programs itself.
         "bench" if matches!(rest, [collector, here, ..] if collector == "collector" && here == "here") => {
@@ -368,7 +384,6 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
             let is_of_programs = rest.get(1).is_some_and(|arg| arg == "programs");
             rest.get(if is_of_programs { 3 } else { 2 })
         }
-        "bench" if rest.first().is_some_and(|arg| arg == "ooh") => rest.get(2),
         "generate" | "bench" | "posix" | "tier-guests" | "reproduce" | "shadow" | "kvm"
         | "arm64" => rest.get(1),
         "restore" => rest.get(2),

@@ -30,7 +30,7 @@ const STEPS: &[&[&str]] = &[
     &["bench", "collector", "guest"],
     &["bench", "checkpointer"],
     &["bench", "checkpointer", "engines"],
-    &["bench", "ooh"],
+    &["bench", "ooh", "--again", "--for", "8h"],
     &["bench", "subpage", "programs"],
     &["bench", "subpage", "checkpoints"],
     &["bench", "subpage", "scale"],

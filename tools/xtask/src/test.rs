@@ -137,7 +137,13 @@ fn on_other_machines(repo: &Repo, steps: &mut Steps, tally: &mut Tally) {
         guests::run(repo, Kernels::Older, &rows, tally)
     });
     steps.run("logs of processor and hypervisor", || {
-        ooh::run(repo, ooh::Extent::Short, Some(&rows), tally)
+        ooh::run(
+            repo,
+            ooh::Extent::Short,
+            ooh::Only::default(),
+            Some(&rows),
+            tally,
+        )
     });
     steps.run("conformance on arm64", || arm64::run(repo, tally));
     steps.run("guests on an Intel processor", || intel::run(repo, &rows));

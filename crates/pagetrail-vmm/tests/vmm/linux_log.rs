@@ -20,6 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::thread;
 
 /// The module takes seven for each of three trackers.
 const MEMORY_BYTES: u64 = 136 << 20;
@@ -155,6 +156,39 @@ fn a_guest_has_its_own_log_beside_the_snapshots() {
     again.arg("linux_log::a_guest_has_its_own_log_beside_the_snapshots");
     let status = again.env(SAVED, directory.path()).status().unwrap();
     assert!(status.success(), "{status}");
+}
+
+/// Figures 10 and 11 of the OoH paper with SPML in Linux guests: each of several that run at once
+/// has its own pages, all of them and no others, and so has its monitor. Five with
+/// `PAGETRAIL_LONG=1`.
+#[test]
+fn several_guests_have_logs_of_their_own() {
+    let guests = match env::var_os("PAGETRAIL_LONG") {
+        Some(_) => 5,
+        None => 2,
+    };
+    let Some(monitors) = (0..guests).map(|_| booted("")).collect::<Option<Vec<_>>>() else {
+        return;
+    };
+    let works = |mut monitor: Monitor| {
+        while_it_runs(&mut monitor, None, |guest| {
+            until_it_goes_on(guest, 0, || {});
+        });
+        let tracker = monitor.track().unwrap();
+        monitor.share(&tracker);
+        works(&mut monitor, &tracker, ROUNDS_PER_LINE + 1);
+        works(&mut monitor, &tracker, 0);
+        let (rounds, lost) = counts(&monitor.console);
+        assert_eq!(monitor.logs_of_guest(), LOGS);
+        format!("{rounds} rounds, of which {lost} may have lost pages")
+    };
+    let running: Vec<_> = monitors
+        .into_iter()
+        .map(|monitor| thread::spawn(move || works(monitor)))
+        .collect();
+    for (number, guest) in running.into_iter().enumerate() {
+        println!("guest {number} of {guests}: {}", guest.join().unwrap());
+    }
 }
 
 /// The second half, in a process that has the directory alone.

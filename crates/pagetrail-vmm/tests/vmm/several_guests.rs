@@ -4,9 +4,11 @@
 use crate::sys::guest::{Guest, How};
 use crate::sys::memory::Memory;
 use pagetrail_vmm::{OwnWrites, Start, Tracker};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 /// Where what the guests write begins: the code is elsewhere.
@@ -100,6 +102,96 @@ fn each_of_several_guests_has_a_log_of_its_own() {
                     .collect();
                 assert_eq!(rounds, wanted, "{how:?}, guest {number} of {guests}");
             }
+        }
+    }
+}
+
+/// What one of several guests has taken, in all rounds but the first.
+#[derive(Default)]
+struct Cost {
+    guest: Duration,
+    tracker: Duration,
+    pages: u64,
+    rings_full: u32,
+}
+
+/// Pages that each guest writes in a round, where costs are counted.
+const COUNTED_PAGES: u32 = 400;
+
+/// Runs a guest among others that do the same, and counts the processor's time of this thread, in
+/// which the guest runs and its log is read. Where time passes by instructions, it counts those.
+fn counted(mut guest: Guest, all: &Barrier) -> Cost {
+    let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+    let page = pagetrail::page_size();
+    let tracker = Tracker::new(guest.regions(), vec![guest.log()]).unwrap();
+    let consumer = tracker.consumer(Start::Now).unwrap();
+    let mut cost = Cost::default();
+    for round in 0..=ROUNDS {
+        all.wait();
+        let began = now();
+        guest.write(WRITTEN, COUNTED_PAGES, page as u32, round, || {
+            tracker.drain().unwrap()
+        });
+        let written = now();
+        all.wait();
+        let begins = now();
+        let collected = consumer.collect().unwrap();
+        let pages = collected.dirty().of_slot(1).unwrap().count();
+        collected.commit();
+        let ended = now();
+        // The first maps the memory.
+        if round > 0 {
+            cost.guest += written - began;
+            cost.tracker += ended - begins;
+            cost.pages += pages;
+        }
+    }
+    cost.rings_full = guest.full;
+    cost
+}
+
+/// Figures 10 and 11 of the OoH paper by real logs: what tracking one guest takes while others are
+/// tracked, too. Prints a line of JSON for each log and number of guests; bytes are those that the
+/// monitor reads of the log.
+#[test]
+#[ignore = "counts, where time passes by instructions: cargo xtask bench ooh guests"]
+#[expect(clippy::print_stdout, reason = "its lines are recorded")]
+fn what_a_guest_costs_beside_others() {
+    const RING_ENTRY_BYTES: u64 = 16;
+    let rounds = u64::from(ROUNDS);
+    for (name, how) in [
+        ("bitmap", How::Log),
+        ("bitmap, manual protection", How::ManualLog),
+        ("ring", How::Ring(1 << 20)),
+    ] {
+        for guests in 1..=GUESTS_MAX {
+            let made: Vec<Guest> = (0..guests).map(|_| guest(how).unwrap()).collect();
+            let all = &Barrier::new(guests);
+            let costs: Vec<Cost> = thread::scope(|scope| {
+                let start = |guest| scope.spawn(move || counted(guest, all));
+                let running: Vec<_> = made.into_iter().map(start).collect();
+                running.into_iter().map(|it| it.join().unwrap()).collect()
+            });
+            for cost in &costs {
+                assert_eq!(cost.pages, rounds * u64::from(COUNTED_PAGES), "{how:?}");
+            }
+            let mean = |of: fn(&Cost) -> Duration| {
+                let all: Duration = costs.iter().map(of).sum();
+                all.as_nanos() as u64 / guests as u64 / rounds
+            };
+            let log_bytes = match how {
+                How::Ring(_) => u64::from(COUNTED_PAGES) * RING_ENTRY_BYTES,
+                // A bit for each page of both memslots.
+                _ => (PAGES + MIB / pagetrail::page_size()) / 8,
+            };
+            println!(
+                "{{\"log\": \"{name}\", \"guests\": {guests}, \"pages\": {COUNTED_PAGES}, \
+                 \"guest_instructions\": {}, \"tracker_instructions\": {}, \"log_bytes\": {log_bytes}, \
+                 \"rings_full\": {}}}",
+                mean(|cost| cost.guest),
+                mean(|cost| cost.tracker),
+                costs.iter().map(|cost| cost.rings_full).sum::<u32>(),
+            );
         }
     }
 }

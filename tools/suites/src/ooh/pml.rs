@@ -26,6 +26,10 @@ const TESTS: [&str; 8] = [
     "whole_guests::a_guest_goes_on_from_its_snapshots",
 ];
 
+/// What one test may take: several times what it does, on a busy machine. One that takes longer has
+/// failed, and the others run.
+const TEST_SECONDS_MAX: u32 = 600;
+
 /// Where the tests lie in the emulated machine.
 const PLACE: &str = "vmm";
 
@@ -58,7 +62,8 @@ fn script_of(all_rounds: bool) -> String {
     for test in TESTS {
         script += &format!(
             "began=$(date +%s)\n\
-             /{PLACE} --exact --include-ignored --nocapture {test} > /said 2>&1\n\
+             echo BEGINS {test}\n\
+             timeout {TEST_SECONDS_MAX} /{PLACE} --exact --include-ignored --nocapture {test} > /said 2>&1\n\
              status=$?\ncat /said\n\
              [ $status = 0 ] && grep -q '1 passed' /said && ! grep -q 'not here:' /said && echo PASSED {test}\n\
              echo {test}: status $status, $(($(date +%s) - began)) s\n"

@@ -1,0 +1,162 @@
+//! What `cargo xtask bench ooh` has recorded. Each row is kept when it comes from the guest, so
+//! that a run that is ended loses nothing, and the next one measures what is missing.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use pagetrail_steps::recordings::{self, Place};
+use pagetrail_steps::repo::Repo;
+
+const RECORDING: &str = "ooh_guest.json";
+const COMMAND: &str = "cargo xtask bench ooh";
+
+/// A field of all rows that say what their run has cost in bytes. Those of older runs lack it.
+const MARK: &str = "log_bytes";
+
+/// The recording, and the file in which guests find the rows of a part that they need not measure.
+pub(super) struct Recorded {
+    document: Value,
+    known: PathBuf,
+}
+
+impl Recorded {
+    pub(super) fn read(repo: &Repo) -> Result<Self> {
+        let path = repo.root.join("bench/results").join(RECORDING);
+        let document = match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text).with_context(|| path.display().to_string())?,
+            Err(error) if error.kind() == ErrorKind::NotFound => json!({"schema": 1}),
+            Err(error) => return Err(error).with_context(|| path.display().to_string()),
+        };
+        let dir = repo.target.join("ooh");
+        fs::create_dir_all(&dir)?;
+        Ok(Self {
+            document,
+            known: dir.join("recorded.json"),
+        })
+    }
+
+    /// The file in which a guest finds what of `part` is recorded: nothing if all is wanted again.
+    pub(super) fn known(&self, part: &str, again: bool) -> Result<&Path> {
+        let rows = match (&self.document[part], again) {
+            (Value::Array(rows), false) => rows.iter().filter(|row| has_mark(row)).collect(),
+            _ => Vec::new(),
+        };
+        fs::write(&self.known, json!(rows).to_string())?;
+        Ok(&self.known)
+    }
+
+    /// Keeps a row in the place of the one that has the same values of `keys`.
+    pub(super) fn keep(
+        &mut self,
+        repo: &Repo,
+        part: &str,
+        keys: &[&str],
+        mut row: Value,
+    ) -> Result<()> {
+        if let Some(kernel) = row
+            .as_object_mut()
+            .and_then(|fields| fields.remove("kernel"))
+        {
+            self.document["kernel"] = kernel;
+        }
+        place(&mut self.document[part], keys, row);
+        let text = format!("{:#}\n", self.document);
+        recordings::keep(repo, RECORDING, text.as_bytes(), Place::Guest, COMMAND)
+    }
+}
+
+/// Puts a row into a list, in the place of its predecessor or at the end.
+fn place(list: &mut Value, keys: &[&str], row: Value) {
+    let mut rows = match list.take() {
+        Value::Array(rows) => rows,
+        _ => Vec::new(),
+    };
+    let same = |other: &Value| keys.iter().all(|key| other[*key] == row[*key]);
+    match rows.iter().position(same) {
+        Some(at) => rows[at] = row,
+        None => rows.push(row),
+    }
+    *list = rows.into();
+}
+
+/// Whether a row, or what is in it, says what its run has cost in bytes.
+fn has_mark(row: &Value) -> bool {
+    match row {
+        Value::Object(fields) => fields.contains_key(MARK) || fields.values().any(has_mark),
+        Value::Array(elements) => elements.iter().any(has_mark),
+        _ => false,
+    }
+}
+
+/// In a guest: the rows that are recorded.
+pub(crate) struct Known(Vec<Value>);
+
+impl Known {
+    pub(crate) fn read(path: &str) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| path.to_owned())?;
+        Ok(Self(serde_json::from_str(&text)?))
+    }
+
+    /// Whether a row has all fields of `wanted` with the same values.
+    pub(crate) fn has(&self, wanted: &Value) -> bool {
+        let has = |row: &Value| {
+            let mut fields = wanted.as_object().into_iter().flatten();
+            fields.all(|(key, value)| row[key] == *value)
+        };
+        self.0.iter().any(has)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_takes_the_place_of_the_one_before() {
+        let mut list = Value::Null;
+        for row in [
+            json!({"by": "epml", "n": 1}),
+            json!({"by": "spml", "n": 2}),
+            json!({"by": "epml", "n": 3}),
+        ] {
+            place(&mut list, &["by"], row);
+        }
+        assert_eq!(
+            list,
+            json!([{"by": "epml", "n": 3}, {"by": "spml", "n": 2}])
+        );
+    }
+
+    #[test]
+    fn rows_without_bytes_are_measured_again() {
+        let dir = std::env::temp_dir().join(format!("pagetrail-recorded-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let recorded = Recorded {
+            document: json!({"parts": [
+                {"by": "epml", "words": "--iter 1", "phases": [{"log_bytes": 8}]},
+                {"by": "spml", "words": "--iter 1", "phases": [{"ms": 8}]},
+            ]}),
+            known: dir.join("recorded.json"),
+        };
+        let known = |part: &str, again: bool| {
+            let path = recorded.known(part, again).unwrap();
+            Known::read(path.to_str().unwrap()).unwrap()
+        };
+        let (parts, again, other) = (
+            known("parts", false),
+            known("parts", true),
+            known("others", false),
+        );
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(parts.has(&json!({"by": "epml", "words": "--iter 1"})));
+        // Another size is another measurement.
+        assert!(!parts.has(&json!({"by": "epml", "words": "--iter 2"})));
+        assert!(!parts.has(&json!({"by": "spml"})));
+        assert!(!again.has(&json!({"by": "epml"})));
+        assert!(!other.has(&json!({"by": "epml"})));
+    }
+}
