@@ -140,6 +140,7 @@ const OOH: &[Entry] = &[
     lookup(&[T(4)], ooh_machines::table4a),
     entry(&[T(4)], ooh_programs::table4),
     entry(&[T(5)], ooh_influence::table5),
+    lookup(&[T(5)], ooh_logs::table5),
     entry(&[Figure(3)], || Ok(micro()?.figure3())),
     entry(&[Figure(4)], || Ok(micro()?.figure4())),
     lookup(&[T(1), Figure(4)], ooh_logs::listing1),
@@ -153,7 +154,13 @@ const OOH: &[Entry] = &[
     lookup(&[Figure(7), Figure(8), Figure(9)], ooh_machines::engines7_9),
     lookup(&[Figure(7), Figure(8), Figure(9)], ooh_machines::figures7_9),
     lookup(&[Figure(7), Figure(8), Figure(9)], ooh_logs::figures7_to_9),
+    lookup(&[Figure(7), Figure(8), Figure(9)], ooh_logs::engines),
+    lookup(
+        &[Figure(4), Figure(5), Figure(6), Figure(7), Figure(8)],
+        ooh_logs::bytes,
+    ),
     entry(&[Figure(10), Figure(11)], ooh::figures10_11),
+    lookup(&[Figure(10), Figure(11)], ooh_logs::figures10_11),
 ];
 
 const FLEXIBLE: &[Entry] = &[
