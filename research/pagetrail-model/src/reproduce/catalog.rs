@@ -155,10 +155,7 @@ const OOH: &[Entry] = &[
     lookup(&[Figure(7), Figure(8), Figure(9)], ooh_machines::figures7_9),
     lookup(&[Figure(7), Figure(8), Figure(9)], ooh_logs::figures7_to_9),
     lookup(&[Figure(7), Figure(8), Figure(9)], ooh_logs::engines),
-    lookup(
-        &[Figure(4), Figure(5), Figure(6), Figure(7), Figure(8)],
-        ooh_logs::bytes,
-    ),
+    lookup(&[Figure(4), Figure(5), Figure(8)], ooh_logs::bytes),
     entry(&[Figure(10), Figure(11)], ooh::figures10_11),
     lookup(&[Figure(10), Figure(11)], ooh_logs::figures10_11),
 ];

@@ -307,50 +307,44 @@ const ENGINES_WHY: &str = "CRIU's own start and end are in it, twice, in a run o
 
 /// Bytes: of the log, and of what the tracker reads by system calls, `pagemap` among it.
 pub fn bytes() -> Result<Table, RunError> {
-    let logs = || {
-        let all = TECHNIQUES.into_iter();
-        all.filter(|(paper, _)| paper.ends_with("PML"))
-    };
     let mut rows = Vec::new();
-    for (paper, technique) in TECHNIQUES {
+    for (by, technique) in TECHNIQUES {
         for (size, bytes) in [("1MB", 1 << 20), ("10MB", 10 << 20)] {
             let of = format!("listing1[technique={technique};size_bytes={bytes};tracked=own].run");
-            kilobytes(
-                &mut rows,
-                paper,
-                &format!("Listing 1, {size}, by {paper}"),
-                &of,
-            );
+            rows.extend(kilobytes(4, &format!("Listing 1, {size}, by {by}"), &of));
         }
     }
     for (paper, program) in COLLECTED {
-        for (by, name) in logs().chain([COLLECTORS[1]]) {
+        for (by, name) in COLLECTORS {
             let of = format!("collector[program={program};by={name}]");
-            kilobytes(&mut rows, by, &format!("libgc, {paper} by {by}"), &of);
+            rows.extend(kilobytes(5, &format!("libgc, {paper}, by {by}"), &of));
         }
     }
     for (by, name) in CHECKPOINTERS {
         let of = format!("checkpointer[bits={name}].phases[phase=dump]");
-        kilobytes(&mut rows, by, &format!("CRIU, dump of 16 MiB by {by}"), &of);
+        rows.extend(kilobytes(8, &format!("CRIU's dump, by {by}"), &of));
     }
     Ok(Table {
         name: "Bytes of a log",
-        about: "Of whole runs: 8 bytes for each entry of the log, and all that the tracker reads by system calls, \
-                among it 8 bytes of pagemap for each page that is looked at. `PAGEMAP_SCAN` and events have none.",
+        about: "Of whole runs, that of `pagetrail bench` for Listing 1: 8 bytes for each entry of the log, and all that is \
+                read by system calls, among it 8 bytes of pagemap for each page that is looked at. PAGEMAP_SCAN and \
+                userfaultfd's events are not among the bytes read.",
         rows,
         ..Table::default()
     })
 }
 
-/// Adds the bytes of a run, and those of its log if there is one.
-fn kilobytes(rows: &mut Vec<Row>, by: &str, what: &str, of: &str) {
-    let kilobytes = |field: &str| pick(format!("{of}.{field}")).times(1e-3);
-    if by.ends_with("PML") {
-        let what = format!("log, {what}");
-        rows.push(Row::recorded(what, "KB", CHART, kilobytes("log_bytes")));
+/// The bytes of a run, and those of its log if it reads one.
+fn kilobytes(figure: u32, what: &str, of: &str) -> Vec<Row> {
+    let row = |kind: &str, field: &str| {
+        let kilobytes = pick(format!("{of}.{field}")).times(1e-3);
+        Row::recorded(format!("{figure}: {kind}, {what}"), "KB", CHART, kilobytes)
+    };
+    let mut rows = vec![row("read", "read_bytes")];
+    if what.ends_with("PML") {
+        rows.push(row("log", "log_bytes"));
     }
-    let what = format!("read, {what}");
-    rows.push(Row::recorded(what, "KB", CHART, kilobytes("read_bytes")));
+    rows
 }
 
 /// Figures 10 and 11: guests of KVM at once, each tracked by a log of its own.
@@ -358,8 +352,8 @@ pub fn figures10_11() -> Result<Table, RunError> {
     let mut rows = Vec::new();
     for log in ["bitmap", "bitmap, manual protection", "ring"] {
         for (whose, field) in [
-            ("tracked guest", "guest_instructions"),
-            ("its tracker", "tracker_instructions"),
+            ("10: tracker", "tracker_instructions"),
+            ("11: tracked guest", "guest_instructions"),
         ] {
             let of = |guests: u32| format!("guests[log={log};guests={guests}].{field}");
             for guests in 2..=5 {
@@ -378,7 +372,8 @@ pub fn figures10_11() -> Result<Table, RunError> {
     Ok(Table {
         name: "Figures 10 and 11, by KVM's logs",
         about: "Instructions of a guest that writes 400 pages in each of eight rounds, and of its tracker, while others do \
-                the same: KVM with nested paging on an emulated processor, by its bitmap and its dirty ring.",
+                the same: KVM with nested paging on an emulated processor, by its bitmap and its dirty ring. The paper has libgc on \
+                histogram in each.",
         rows,
         claims: vec![Claim::at_most(
             "tracking one machine costs the same (within 5%) whatever the number of machines",
