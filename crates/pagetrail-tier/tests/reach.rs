@@ -20,6 +20,7 @@ fn options(fast_percent: usize, windows: u64) -> RunOptions {
         period: 0,
         settings: Settings::default(),
         report: Report::Accesses,
+        huge_pages: false,
     }
 }
 
@@ -337,6 +338,7 @@ fn the_queue_is_left_out_where_phases_are_shorter_than_it() {
                 ..Settings::default()
             },
             report: Report::Accesses,
+            huge_pages: false,
         };
         let outcome = run(program, &options).unwrap();
         outcome.bill.performance(&Prices::default())

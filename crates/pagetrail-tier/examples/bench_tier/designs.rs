@@ -31,6 +31,7 @@ impl Case<'_> {
                 ..settings
             },
             report,
+            huge_pages: false,
         }
     }
 

@@ -6,7 +6,7 @@
 //! 1 of 19.
 
 use pagetrail_tier::simulate::{
-    Accesses, Bill, Machine, Prices, Program, Report, Workload, WorkloadKind,
+    Accesses, Bill, Machine, Prices, Program, Report, Workload, WorkloadKind, memory_mode_window,
 };
 use pagetrail_tier::{Pool, Result, Settings, TierLoop, TierLoopOptions};
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ use crate::{SEED, round};
 
 /// Pages of fast memory that each program begins with: 8 GB in the paper.
 const SHARE: usize = 4000;
+/// Pages of slow memory: 128 GB in the paper.
+const SLOW: usize = 16 * SHARE;
 const MINUTES: u64 = 10;
 
 /// A program, and another beside it in the same target.
@@ -25,6 +27,10 @@ struct Beside {
 }
 
 impl Beside {
+    fn pages(&self) -> usize {
+        self.first.pages() + self.second.pages()
+    }
+
     fn run(&mut self) -> Option<Accesses> {
         let (mut first, second) = (self.first.run()?, self.second.run()?);
         first.reads.extend(second.reads);
@@ -82,8 +88,7 @@ fn settings() -> Settings {
 
 fn start() -> Result<Vec<Kept>> {
     let start = |(name, prices, program): (&'static str, Prices, Beside)| {
-        let pages = program.first.pages() + program.second.pages();
-        let machine = Machine::new(pages, SHARE);
+        let machine = Machine::new(program.pages(), SHARE);
         let options = TierLoopOptions {
             settings: settings(),
             capacity: SHARE as u64 * pagetrail::page_size(),
@@ -158,6 +163,44 @@ fn run(pooled: bool) -> Result<Run> {
     })
 }
 
+/// The same programs with pages where they were first touched, fast memory first: what NUMA
+/// balancing in guests leaves them with.
+fn first_touch() -> Vec<f64> {
+    let run = |(_, prices, mut program): (_, Prices, Beside)| {
+        let machine = Machine::new(program.pages(), SHARE);
+        for _ in 0..MINUTES * PERIOD {
+            if let Some(accesses) = program.run() {
+                machine.touch(&accesses);
+            }
+        }
+        machine.bill().performance(&prices)
+    };
+    programs().into_iter().map(run).collect()
+}
+
+/// The same programs with all fast memory as one cache of them, and pages anywhere in slow memory.
+fn cached() -> Vec<f64> {
+    let mut all = programs();
+    let mut frames: Vec<u32> = (0..SLOW as u32).collect();
+    fastrand::Rng::with_seed(SEED).shuffle(&mut frames);
+    let mut bills = vec![Bill::default(); all.len()];
+    for _ in 0..MINUTES * PERIOD {
+        let accesses: Vec<_> = (all.iter_mut())
+            .map(|(_, _, program)| program.run().unwrap_or_default())
+            .collect();
+        let mut rest = &frames[..];
+        let mut window = Vec::new();
+        for ((accesses, bill), (_, _, program)) in accesses.iter().zip(&mut bills).zip(&all) {
+            let (own, others) = rest.split_at(program.pages());
+            rest = others;
+            window.push((accesses, own, bill));
+        }
+        memory_mode_window(&mut window, all.len() * SHARE);
+    }
+    let performance = |(bill, (_, prices, _)): (&Bill, &(_, Prices, _))| bill.performance(prices);
+    bills.iter().zip(&all).map(performance).collect()
+}
+
 fn geometric_mean(values: &[f64]) -> f64 {
     let logs = values.iter().map(|value| value.ln()).sum::<f64>();
     (logs / values.len() as f64).exp()
@@ -166,24 +209,33 @@ fn geometric_mean(values: &[f64]) -> f64 {
 /// Both modes side by side.
 pub(crate) fn figure() -> Result<Value> {
     let (islands, pool) = (run(false)?, run(true)?);
+    let (first_touch, cached) = (first_touch(), cached());
     let programs = islands.names.iter().enumerate().map(|(index, name)| {
         json!({
             "program": name,
             "island": round(islands.performances[index]),
             "pool": round(pool.performances[index]),
+            "first_touch": round(first_touch[index]),
+            "memory_mode": round(cached[index]),
             "fast_pages_island": islands.fast_pages[index],
             "fast_pages_pool": pool.fast_pages[index],
         })
     });
     let sum = |pages: &[usize]| pages.iter().sum::<usize>();
-    let (island_mean, pool_mean) = (
-        geometric_mean(&islands.performances),
-        geometric_mean(&pool.performances),
-    );
+    let island_mean = geometric_mean(&islands.performances);
+    let pool_mean = geometric_mean(&pool.performances);
+    let (touch_mean, cache_mean) = (geometric_mean(&first_touch), geometric_mean(&cached));
     Ok(json!({
         "programs": programs.collect::<Vec<_>>(),
         "pool_against_islands": round(pool_mean / island_mean),
-        "geometric_mean": { "island": round(island_mean), "pool": round(pool_mean) },
+        "islands_against_first_touch": round(island_mean / touch_mean),
+        "islands_against_memory_mode": round(island_mean / cache_mean),
+        "geometric_mean": {
+            "island": round(island_mean),
+            "pool": round(pool_mean),
+            "first_touch": round(touch_mean),
+            "memory_mode": round(cache_mean),
+        },
         "fast_memory_used": round(sum(&pool.fast_pages) as f64 / sum(&islands.fast_pages) as f64),
         "all_above_their_lower_limit": pool.above_lower_limits,
     }))

@@ -7,6 +7,7 @@
 
 mod designs;
 mod four;
+mod huge;
 mod programs;
 
 use designs::{Case, PERIOD, calm_bytes};
@@ -128,6 +129,7 @@ fn migration(write_every: u64) -> Result<Value> {
         period: PERIOD,
         settings: settings(7),
         report: Report::Accesses,
+        huge_pages: false,
     };
     let machine = Machine::new(PAGES, PAGES);
     machine.place(&[]);
@@ -190,6 +192,7 @@ fn well_placed() -> Result<Value> {
                 ..settings
             },
             report: Report::Accesses,
+            huge_pages: false,
         };
         let outcome = run(&mut program, &options)?;
         let late = outcome.from((10 * PERIOD) as usize);
@@ -327,6 +330,7 @@ fn main() -> Result<()> {
             ],
         }))
     })?;
+    figure("figure_7", &huge::figure)?;
     figure("figure_8", &|| {
         Ok(json!({
             "what": "four programs with a share of fast memory each: islands against a pool",

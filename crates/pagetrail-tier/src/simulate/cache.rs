@@ -11,7 +11,10 @@ use super::program::{Accesses, Program};
 /// accessed in any order: an access finds its page in the cache if the one before it to this place
 /// was of the same page, so a page with a part of a place's accesses finds this part of its own. A
 /// page that has its place alone misses once at most, which is not counted. A hit is priced as an
-/// access to fast memory, a miss as one to slow memory; what filling the cache takes is not priced.
+/// access to fast memory, a miss as one to slow memory after a look into fast memory: the
+/// controller looks there first, and whether a line is cached stands beside the line (Intel's
+/// article 000055901 on memory mode). Filling the cache, and writing back what was written, happen
+/// meanwhile, and are not priced: where slow memory has no bandwidth to spare, a cache is worse.
 pub fn memory_mode(
     program: &mut dyn Program,
     frames: &[u32],
@@ -23,33 +26,52 @@ pub fn memory_mode(
         let Some(accesses) = program.run() else {
             break;
         };
-        window(&accesses, frames, fast_pages.max(1), &mut bill);
+        let mut all = [(&accesses, frames, &mut bill)];
+        memory_mode_window(&mut all, fast_pages);
     }
     bill
 }
 
-fn window(accesses: &Accesses, frames: &[u32], places: usize, bill: &mut Bill) {
-    let counts = || accesses.reads.iter().zip(&accesses.writes).zip(frames);
+/// One window of several programs that share a cache of `fast_pages` pages, as [`memory_mode`] has
+/// it for one: the accesses of each, where its pages lie in slow memory, and its bill.
+pub fn memory_mode_window(programs: &mut [(&Accesses, &[u32], &mut Bill)], fast_pages: usize) {
+    let places = fast_pages.max(1);
     let place = |frame: u32| frame as usize % places;
     let mut sums = vec![0u64; places];
-    for ((reads, writes), frame) in counts() {
-        sums[place(*frame)] += u64::from(*reads) + u64::from(*writes);
+    for (accesses, frames, _) in programs.iter() {
+        for ((reads, writes), frame) in pages(accesses, frames) {
+            sums[place(frame)] += reads + writes;
+        }
     }
-    for ((reads, writes), frame) in counts() {
-        let (reads, writes) = (u64::from(*reads), u64::from(*writes));
-        let all = sums[place(*frame)].max(1);
-        let found =
-            |count: u64| (u128::from(count) * u128::from(reads + writes) / u128::from(all)) as u64;
-        let (read_hits, write_hits) = (found(reads), found(writes));
-        bill.reads_fast += read_hits;
-        bill.writes_fast += write_hits;
-        bill.reads_slow += reads - read_hits;
-        bill.writes_slow += writes - write_hits;
+    for (accesses, frames, bill) in programs {
+        for ((reads, writes), frame) in pages(accesses, frames) {
+            let all = sums[place(frame)].max(1);
+            let found = |count: u64| {
+                (u128::from(count) * u128::from(reads + writes) / u128::from(all)) as u64
+            };
+            let (read_hits, write_hits) = (found(reads), found(writes));
+            bill.reads_fast += read_hits;
+            bill.writes_fast += write_hits;
+            bill.reads_slow += reads - read_hits;
+            bill.writes_slow += writes - write_hits;
+            bill.looked_up += reads + writes - read_hits - write_hits;
+        }
     }
+}
+
+/// Reads and writes of each page, and where it lies.
+fn pages<'a>(
+    accesses: &'a Accesses,
+    frames: &'a [u32],
+) -> impl Iterator<Item = ((u64, u64), u32)> + 'a {
+    let counts = accesses.reads.iter().zip(&accesses.writes);
+    let counts = counts.map(|(reads, writes)| (u64::from(*reads), u64::from(*writes)));
+    counts.zip(frames.iter().copied())
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::price::Prices;
     use super::super::program::Recorded;
     use super::*;
 
@@ -69,6 +91,7 @@ mod tests {
         assert_eq!((bill.reads_fast, bill.writes_fast), (100 + 71 + 8, 2));
         assert_eq!(bill.reads_fast + bill.reads_slow, 230);
         assert_eq!(bill.writes_fast + bill.writes_slow, 10);
+        assert_eq!(bill.looked_up, bill.reads_slow + bill.writes_slow);
         // All in one place but one.
         let worse = run(&[0, 2, 4, 1]);
         assert!(worse.reads_fast < bill.reads_fast);
@@ -79,5 +102,12 @@ mod tests {
             1,
         );
         assert_eq!(all_alone.reads_slow + all_alone.writes_slow, 0);
+        // Where nothing is found, it is dearer than slow memory without a cache.
+        let prices = Prices::default();
+        let uncached = Bill {
+            looked_up: 0,
+            ..worse
+        };
+        assert!(worse.performance(&prices) < uncached.performance(&prices));
     }
 }

@@ -17,6 +17,8 @@ use crate::policy::table::{Place, Run};
 use crate::policy::{Sample, SourceCaps};
 use crate::source::{Source, SourceInfo};
 
+/// Pages of a huge page.
+const HUGE_PAGES: usize = 512;
 /// The first address of the program's memory.
 const BASE: u64 = 1 << 32;
 
@@ -32,13 +34,16 @@ pub enum Report {
 
 #[derive(Debug)]
 struct State {
-    page_bytes: u64,
+    /// Bytes of a page, or of a huge page: what is sampled and moved as one.
+    unit_bytes: u64,
+    /// Pages of it, in which accesses and fast memory are counted.
+    unit_pages: usize,
     fast: Vec<bool>,
     armed: Vec<bool>,
     /// Written since the page was last armed.
     written: Vec<bool>,
-    /// Pages that fast memory holds.
-    fast_pages: usize,
+    /// Units that fast memory holds.
+    fast_units: usize,
     bill: Bill,
 }
 
@@ -49,12 +54,23 @@ pub struct Machine(Arc<Mutex<State>>);
 impl Machine {
     /// A machine whose program has so many pages, of which so many fit into fast memory.
     pub fn new(pages: usize, fast_pages: usize) -> Self {
+        Self::of_units(pages, fast_pages, 1)
+    }
+
+    /// A machine whose program has huge pages alone; the last one may be used in part.
+    pub fn of_huge_pages(pages: usize, fast_pages: usize) -> Self {
+        Self::of_units(pages, fast_pages, HUGE_PAGES)
+    }
+
+    fn of_units(pages: usize, fast_pages: usize, unit_pages: usize) -> Self {
+        let (units, fast_units) = (pages.div_ceil(unit_pages), fast_pages / unit_pages);
         Self(Arc::new(Mutex::new(State {
-            page_bytes: pagetrail::page_size(),
-            fast: (0..pages).map(|page| page < fast_pages).collect(),
-            armed: vec![false; pages],
-            written: vec![false; pages],
-            fast_pages,
+            unit_bytes: pagetrail::page_size() * unit_pages as u64,
+            unit_pages,
+            fast: (0..units).map(|unit| unit < fast_units).collect(),
+            armed: vec![false; units],
+            written: vec![false; units],
+            fast_units,
             bill: Bill::default(),
         })))
     }
@@ -86,11 +102,12 @@ impl Machine {
             if reads + writes == 0 {
                 continue;
             }
-            if std::mem::take(&mut state.armed[page]) {
+            let unit = page / state.unit_pages;
+            if std::mem::take(&mut state.armed[unit]) {
                 state.bill.faults += 1;
             }
-            state.written[page] |= writes > 0;
-            match state.fast[page] {
+            state.written[unit] |= writes > 0;
+            match state.fast[unit] {
                 true => {
                     state.bill.reads_fast += reads;
                     state.bill.writes_fast += writes;
@@ -110,44 +127,55 @@ impl Machine {
 
     /// How many pages fast memory is to hold from now on; what is there stays until it is moved.
     pub fn set_fast_pages(&self, pages: usize) {
-        self.state().fast_pages = pages;
+        let mut state = self.state();
+        state.fast_units = pages / state.unit_pages;
     }
 
     /// How many pages are in fast memory.
     pub fn in_fast(&self) -> usize {
-        self.state().fast.iter().filter(|fast| **fast).count()
+        let state = self.state();
+        state.fast.iter().filter(|fast| **fast).count() * state.unit_pages
     }
 
     /// Which part of some pages is in fast memory.
     pub fn fast_part(&self, pages: &[u32]) -> f64 {
         let state = self.state();
-        let fast = pages.iter().filter(|page| state.fast[**page as usize]);
+        let unit = |page: &&u32| **page as usize / state.unit_pages;
+        let fast = pages.iter().filter(|page| state.fast[unit(page)]);
         fast.count() as f64 / pages.len().max(1) as f64
     }
 
-    /// Puts the program's pages where an oracle would: these into fast memory, and no other.
+    /// Puts the program's pages where an oracle would: these into fast memory, and no other. Of huge
+    /// pages those of the first, as many as fit.
     pub fn place(&self, fast: &[u32]) {
         let mut state = self.state();
         state.fast.fill(false);
+        let mut left = match state.unit_pages {
+            1 => fast.len(),
+            _ => state.fast_units,
+        };
         for page in fast {
-            state.fast[*page as usize] = true;
+            let unit = *page as usize / state.unit_pages;
+            if left > 0 && !std::mem::replace(&mut state.fast[unit], true) {
+                left -= 1;
+            }
         }
     }
 }
 
 impl State {
-    fn address(&self, page: usize) -> u64 {
-        BASE + page as u64 * self.page_bytes
+    fn address(&self, unit: usize) -> u64 {
+        BASE + unit as u64 * self.unit_bytes
     }
 
-    fn range(&self, page: usize) -> Option<PageRange> {
-        PageRange::new(self.address(page), self.address(page + 1))
+    fn range(&self, unit: usize) -> Option<PageRange> {
+        PageRange::new(self.address(unit), self.address(unit + 1))
     }
 
-    fn pages_of(&self, set: &PageSet) -> Vec<usize> {
-        set.iter_units(self.page_bytes)
-            .map(|address| ((address - BASE) / self.page_bytes) as usize)
-            .filter(|page| *page < self.armed.len())
+    fn units_of(&self, set: &PageSet) -> Vec<usize> {
+        set.iter_units(self.unit_bytes)
+            .map(|address| ((address - BASE) / self.unit_bytes) as usize)
+            .filter(|unit| *unit < self.armed.len())
             .collect()
     }
 }
@@ -175,11 +203,11 @@ impl Source for SimulatedSource {
     fn window(&mut self) -> Result<Sample> {
         let mut state = self.machine.state();
         let (mut accessed, mut written) = (PageSet::new(), PageSet::new());
-        for page in 0..state.armed.len() {
-            if !state.armed[page] {
-                state.range(page).into_iter().for_each(|range| {
+        for unit in 0..state.armed.len() {
+            if !state.armed[unit] {
+                state.range(unit).into_iter().for_each(|range| {
                     accessed.insert(range);
-                    if state.written[page] {
+                    if state.written[unit] {
                         written.insert(range);
                     }
                 });
@@ -194,9 +222,9 @@ impl Source for SimulatedSource {
 
     fn rearm(&mut self, pages: &PageSet) -> Result<()> {
         let mut state = self.machine.state();
-        for page in state.pages_of(pages) {
-            state.armed[page] = true;
-            state.written[page] = false;
+        for unit in state.units_of(pages) {
+            state.armed[unit] = true;
+            state.written[unit] = false;
         }
         Ok(())
     }
@@ -228,14 +256,14 @@ impl Mover for SimulatedMover {
     fn places(&mut self, mapped: &Mapped) -> Result<Vec<Run>> {
         let state = self.machine.state();
         let mut runs = Runs::default();
-        for page in state.pages_of(&mapped.present) {
-            let place = if state.fast[page] {
+        for unit in state.units_of(&mapped.present) {
+            let place = if state.fast[unit] {
                 Place::Fast
             } else {
                 Place::Slow
             };
-            if let Some(range) = state.range(page) {
-                runs.push(range, place, false);
+            if let Some(range) = state.range(unit) {
+                runs.push(range, place, state.unit_pages > 1);
             }
         }
         Ok(runs.finish())
@@ -246,8 +274,8 @@ impl Mover for SimulatedMover {
         let mut outcome = Outcome::default();
         let mut in_fast = state.fast.iter().filter(|fast| **fast).count();
         for unit in units {
-            let page = ((unit.address - BASE) / state.page_bytes) as usize;
-            if to == Place::Fast && in_fast >= state.fast_pages {
+            let index = ((unit.address - BASE) / state.unit_bytes) as usize;
+            if to == Place::Fast && in_fast >= state.fast_units {
                 outcome.failed.push((*unit, Reason::NoRoom));
                 continue;
             }
@@ -256,8 +284,8 @@ impl Mover for SimulatedMover {
             } else {
                 in_fast - 1
             };
-            state.fast[page] = to == Place::Fast;
-            state.bill.moved += 1;
+            state.fast[index] = to == Place::Fast;
+            state.bill.moved += state.unit_pages as u64;
             outcome.moved.push(*unit);
         }
         outcome

@@ -14,7 +14,7 @@ mod run;
 mod trail;
 mod workload;
 
-pub use cache::memory_mode;
+pub use cache::{memory_mode, memory_mode_window};
 pub use graph::{betweenness, breadth_first, page_rank, shortest_paths};
 pub use machine::{Machine, Report, SimulatedMover, SimulatedSource};
 pub use price::{Bill, Prices};

@@ -18,6 +18,8 @@ pub struct Prices {
     pub scan_page: f64,
     /// Moving a page of 4 KiB.
     pub move_page: f64,
+    /// Looking into fast memory, in vain, where it is a cache: a latency.
+    pub look_up: f64,
 }
 
 impl Default for Prices {
@@ -32,6 +34,7 @@ impl Default for Prices {
             fault: 860.0,
             scan_page: 2.0,
             move_page: 2000.0,
+            look_up: 81.0,
         }
     }
 }
@@ -86,15 +89,18 @@ pub struct Bill {
     pub scanned: u64,
     /// Pages moved, in both directions.
     pub moved: u64,
+    /// Accesses to slow memory before which fast memory was looked into, in vain.
+    pub looked_up: u64,
 }
 
 impl Bill {
     /// How long the program takes: its accesses and its faults, and what it waits for pages that
-    /// move.
+    /// move, and for a cache that does not have what it looks for.
     pub fn program_ns(&self, prices: &Prices) -> f64 {
         self.accesses_ns(prices)
             + self.faults as f64 * prices.fault
             + self.moved as f64 * prices.move_page
+            + self.looked_up as f64 * prices.look_up
     }
 
     /// How long it would take if all memory were fast, and no page were sampled.
@@ -130,6 +136,7 @@ impl Bill {
             faults: self.faults - earlier.faults,
             scanned: self.scanned - earlier.scanned,
             moved: self.moved - earlier.moved,
+            looked_up: self.looked_up - earlier.looked_up,
         }
     }
 }

@@ -20,6 +20,17 @@ pub struct RunOptions {
     pub settings: Settings,
     /// Accesses that the source reports.
     pub report: Report,
+    /// Whether the program has huge pages alone.
+    pub huge_pages: bool,
+}
+
+impl RunOptions {
+    fn machine(&self, pages: usize) -> Machine {
+        match self.huge_pages {
+            true => Machine::of_huge_pages(pages, self.fast_pages),
+            false => Machine::new(pages, self.fast_pages),
+        }
+    }
 }
 
 /// A window of a run.
@@ -58,6 +69,7 @@ impl Outcome {
             faults: sum(|bill| bill.faults),
             scanned: sum(|bill| bill.scanned),
             moved: sum(|bill| bill.moved),
+            looked_up: sum(|bill| bill.looked_up),
         }
     }
 }
@@ -68,7 +80,7 @@ impl Outcome {
 ///
 /// A setting makes no sense.
 pub fn run(program: &mut dyn Program, options: &RunOptions) -> Result<Outcome> {
-    let machine = Machine::new(program.pages(), options.fast_pages);
+    let machine = options.machine(program.pages());
     let tier_loop = TierLoopOptions {
         settings: options.settings.clone(),
         capacity: options.fast_pages as u64 * pagetrail::page_size(),
@@ -112,7 +124,7 @@ pub fn run(program: &mut dyn Program, options: &RunOptions) -> Result<Outcome> {
 /// Runs it with an oracle in place of the loop: what is hot in a window is in fast memory in it,
 /// at no cost.
 pub fn run_perfect(program: &mut dyn Program, options: &RunOptions) -> Bill {
-    let machine = Machine::new(program.pages(), options.fast_pages);
+    let machine = options.machine(program.pages());
     for _ in 0..options.windows {
         let Some(accesses) = program.run() else {
             break;
