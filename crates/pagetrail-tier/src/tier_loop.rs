@@ -185,6 +185,7 @@ impl TierLoop {
         // Discards accesses from before the period.
         self.source.window()?;
         self.refresh_layout()?;
+        self.policy.begin_period();
         self.source.rearm(&self.policy.sampled())
     }
 

@@ -14,8 +14,8 @@ const HUGE_PAGES: usize = 512;
 /// Vertices of the graphs, as a power of two: some forty huge pages.
 const SCALE: u32 = 20;
 const MINUTES: u64 = 10;
-/// The paper's machine: gigabytes of fast memory, and of slow memory, in which a program's pages lie
-/// anywhere.
+/// The paper's machine: gigabytes of fast memory, and of slow memory, in which a program's pages
+/// lie anywhere.
 const FAST: usize = 32;
 const SLOW: usize = 128;
 const POLICY: &str = "the paper's policy";

@@ -4,7 +4,10 @@
 pub(crate) mod clock;
 mod cursor;
 pub(crate) mod histogram;
+mod means;
+mod orders;
 mod page;
+mod phase;
 pub(crate) mod plan;
 pub(crate) mod pool;
 mod rank;
@@ -18,11 +21,11 @@ use pagetrail::PageSet;
 
 use cursor::{Touches, push};
 use histogram::{Histogram, Tally};
+use orders::Orders;
 use page::{Page, WindowKind};
 use plan::Plan;
-use rank::Degrees;
+use rank::{Degrees, Order};
 use settings::{Ranking, Settings, SettingsError};
-use spot_check::Samples;
 use table::{Place, Run, Table, Units};
 use trial::Trial;
 use window::Window;
@@ -98,6 +101,8 @@ pub struct Policy {
     is_table_new: bool,
     /// Whether the queue is left out from the next window on.
     ends_queue: bool,
+    /// Which order serves more; `None` if it is not tried.
+    orders: Option<Orders>,
 }
 
 impl Policy {
@@ -114,12 +119,13 @@ impl Policy {
         settings.validate()?;
         Ok(Self {
             since_phase_change: u32::MAX,
-            degrees: Degrees::new(&settings),
+            degrees: Degrees::new(&settings, Order::Lately),
             trial: settings
                 .tries_without_queue()
                 .then(|| Trial::new(&settings)),
             is_table_new: true,
             ends_queue: false,
+            orders: settings.tries_orders().then(|| Orders::new(&settings)),
             settings,
             caps,
             table: Table::new(page_bytes),
@@ -152,7 +158,8 @@ impl Policy {
                 }
             }
         }
-        self.degrees = Degrees::new(&settings);
+        self.degrees = Degrees::new(&settings, Order::Lately);
+        self.orders = settings.tries_orders().then(|| Orders::new(&settings));
         self.trial = (settings.tries_without_queue()).then(|| Trial::new(&settings));
         self.is_table_new = true;
         self.settings = settings;
@@ -197,6 +204,13 @@ impl Policy {
         }
     }
 
+    /// Begins a period: no window was sampled for a while.
+    pub fn begin_period(&mut self) {
+        if let Some(orders) = &mut self.orders {
+            orders.begin_period(&self.table);
+        }
+    }
+
     /// Updates all pages with the sample of a window.
     pub fn observe(&mut self, sample: &Sample) -> Noted {
         let kind = WindowKind {
@@ -205,6 +219,7 @@ impl Policy {
             // The window after a phase change samples all pages.
             phase_changed: self.since_phase_change == 0,
             settled: self.seen >= self.settings.windows.into(),
+            seen: self.seen,
         };
         let page_bytes = self.table.page_bytes();
         let mut settings = self.settings.clone();
@@ -219,6 +234,17 @@ impl Policy {
         }
         let tried = self.sampled_for_trial();
         let mut touches = Touches::new(sample);
+        if let Some(orders) = &mut self.orders {
+            let of_huge_pages = settings.of_huge_pages();
+            let settings = [&settings, &of_huge_pages];
+            orders.observe(&mut self.table, &mut touches, settings, self.caps, kind);
+            touches = Touches::new(sample);
+        }
+        let all = self.windows.try_into().unwrap_or(u16::MAX);
+        let kind = WindowKind {
+            seen: self.degrees.seen(self.seen, all),
+            ..kind
+        };
         let mut window = Window::new(
             &settings,
             self.caps,
@@ -264,6 +290,16 @@ impl Policy {
         })
     }
 
+    /// Returns the bytes of each score.
+    fn scores(&self) -> Histogram {
+        let score_max = self.settings.rank_max() * self.degrees.in_score();
+        let mut tally = Tally::new(score_max);
+        self.table.for_each(|address, bytes, page| {
+            tally.add(page.kind(), self.degrees.score(page, address), bytes);
+        });
+        tally.finish()
+    }
+
     /// Returns the bytes in each tier.
     pub fn usage(&mut self) -> Usage {
         let histogram = self.histogram();
@@ -285,49 +321,6 @@ impl Policy {
         }
     }
 
-    /// Picks a sample of backed-off pages that should be in use, to be armed for one window.
-    ///
-    /// [`Self::probed`] takes the result of that window.
-    pub fn probe(&mut self) -> PageSet {
-        let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
-        self.windows += 1;
-        let mut samples = Samples::new(&self.settings, self.windows);
-        let mut picked = PageSet::new();
-        for block in self.table.blocks_mut() {
-            let base = block.base;
-            let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
-            for (index, page) in pages.iter_mut().enumerate() {
-                let address = base + index as u64 * bytes;
-                if samples.probe(page, address) {
-                    push(&mut picked, address, address + bytes);
-                }
-            }
-        }
-        picked
-    }
-
-    /// Takes the result of a probe, and returns whether it found a phase change. If so, the
-    /// back-off of all pages is reset.
-    pub fn probed(&mut self, sample: &Sample) -> bool {
-        let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
-        let mut touches = Touches::new(sample);
-        let mut samples = Samples::new(&self.settings, self.windows);
-        for block in self.table.blocks_mut() {
-            let base = block.base;
-            let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
-            for (index, page) in pages.iter_mut().enumerate() {
-                let address = base + index as u64 * bytes;
-                let touched = touches.any(address, address + bytes).any();
-                samples.take_picked(page, touched);
-            }
-        }
-        let contradicted = samples.contradict(&self.settings);
-        if contradicted {
-            self.reset_back_off(&mut PageSet::new());
-        }
-        contradicted
-    }
-
     /// Plans moves so that the hottest pages are in fast memory, of which at most `capacity` bytes
     /// may be used.
     pub fn plan(&mut self, capacity: u64) -> Plan {
@@ -336,9 +329,18 @@ impl Policy {
             trial.plan(capacity);
             self.ends_queue = trial.leaves_queue_out() && !before;
         }
-        let (hot, margin) = (self.place_rank(), self.settings.margin_after(self.seen));
-        let budget = plan::budget(self.histogram(), capacity, hot, margin);
-        self.pick(budget)
+        if let Some(orders) = &mut self.orders {
+            orders.plan(&self.settings, capacity, self.seen);
+            self.degrees.set_order(orders.better(), &self.settings);
+        }
+        let hot = self.degrees.score_of(self.place_rank());
+        let margin = self.degrees.margin(self.seen);
+        let scores = match self.settings.has_means() {
+            true => &self.scores(),
+            false => self.histogram(),
+        };
+        let budget = plan::budget(scores, capacity, hot, margin);
+        self.pick(budget, |page, address| self.degrees.score(page, address))
     }
 
     /// Returns the pages that are backed off and sampled in each window for a trial.
@@ -352,32 +354,6 @@ impl Policy {
             }
         }
         sampled
-    }
-
-    /// Begins a phase.
-    fn reset_back_off(&mut self, rearm: &mut PageSet) {
-        self.since_phase_change = 0;
-        // The history belongs to the phase that ended.
-        self.seen = 0;
-        self.wake_all(rearm);
-    }
-
-    /// Resets the back-off of all pages, so that the next window samples them.
-    fn wake_all(&mut self, rearm: &mut PageSet) {
-        let (page_bytes, block_bytes) = (self.table.page_bytes(), self.table.block_bytes());
-        let mut woken = PageSet::new();
-        for block in self.table.blocks_mut() {
-            let base = block.base;
-            let (pages, bytes) = block.units_mut(page_bytes, block_bytes);
-            for (index, page) in pages.iter_mut().enumerate() {
-                if page.is_backed_off() {
-                    page.reset_back_off();
-                    let address = base + index as u64 * bytes;
-                    push(&mut woken, address, address + bytes);
-                }
-            }
-        }
-        rearm.union_with(&woken);
     }
 
     /// Returns the pages with at least the rank `least`.

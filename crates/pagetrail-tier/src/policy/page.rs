@@ -1,8 +1,10 @@
-//! [`Page`]: the 8 bytes of state that the policy has for a page; its moves through the multi-level
-//! queue are in [`queue`].
+//! [`Page`]: the 12 bytes of state that the policy has for a page; its moves through the
+//! multi-level queue are in [`queue`].
 
 mod queue;
 
+use super::cursor::Touch;
+use super::means::Means;
 use super::table::Place;
 
 /// Bits of [`Page::state`].
@@ -29,6 +31,10 @@ pub(super) struct Page {
     reads: u16,
     /// One bit for each of the last windows that tracked writes.
     writes: u16,
+    /// The part of the windows of a longer time in which it was accessed, in 65535ths.
+    long_reads: u16,
+    /// The part in which it was written.
+    long_writes: u16,
     /// Level in the queue.
     level: u8,
     /// Number of windows for which the page is still backed off.
@@ -36,6 +42,13 @@ pub(super) struct Page {
     /// Number of windows since the page was last sampled.
     slept: u8,
     state: u8,
+}
+
+/// The means of a page over a longer time, of its accesses and of its writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LongTerm {
+    reads: u16,
+    writes: u16,
 }
 
 /// What a window samples, common to all pages.
@@ -47,6 +60,8 @@ pub(super) struct WindowKind {
     pub(super) phase_changed: bool,
     /// Whether the whole history was observed: an empty history then means a rarely used page.
     pub(super) settled: bool,
+    /// Number of windows since the first, or since the last phase change.
+    pub(super) seen: u16,
 }
 
 impl Page {
@@ -102,12 +117,51 @@ impl Page {
 
     /// Records a window without an access, at the bottom of the queue.
     #[inline]
-    pub(super) fn observe_nothing(&mut self, mask: u16, kind: WindowKind) {
+    pub(super) fn observe_nothing(&mut self, mask: u16, means: &Means, kind: WindowKind) {
         self.reads = (self.reads << u8::from(kind.accesses)) & mask;
         self.writes = (self.writes << u8::from(kind.writes)) & mask;
+        if self.long_reads | self.long_writes != 0 {
+            self.average(means, kind, Touch::default());
+        }
         if kind.writes {
             self.set(state::WROTE, false);
         }
+    }
+
+    /// Adds a window that was sampled to the means over a longer time. It stands for those before
+    /// it in which the page was backed off: that the page counted as accessed in them is not known.
+    #[inline]
+    fn average(&mut self, means: &Means, kind: WindowKind, touch: Touch) {
+        let weight = means.weight(self.slept, kind.seen);
+        if kind.accesses {
+            let mean = Means::mix(self.long_reads, touch.any(), weight);
+            self.long_reads = means.believed(mean, self.reads);
+        }
+        if kind.writes {
+            let mean = Means::mix(self.long_writes, touch.written, weight);
+            self.long_writes = means.believed(mean, self.writes);
+        }
+    }
+
+    /// Its means over a longer time.
+    pub(super) fn long_term(&self) -> LongTerm {
+        LongTerm {
+            reads: self.long_reads,
+            writes: self.long_writes,
+        }
+    }
+
+    pub(super) fn set_long_term(&mut self, means: LongTerm) {
+        (self.long_reads, self.long_writes) = (means.reads, means.writes);
+    }
+
+    /// Its temperature over a longer time, in degrees of so many windows.
+    #[inline]
+    pub(super) fn long_degree(&self, windows: u8, read_weight: u8, write_weight: u8) -> u16 {
+        let weighed = u32::from(self.long_reads) * u32::from(read_weight)
+            + u32::from(self.long_writes) * u32::from(write_weight);
+        let all = u32::from(u16::MAX);
+        ((weighed * u32::from(windows) + all / 2) / all) as u16
     }
 
     pub(super) fn is_absent(&self) -> bool {
@@ -231,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn eight_bytes_are_all() {
-        assert_eq!(size_of::<Page>(), 8);
+    fn twelve_bytes_are_all() {
+        assert_eq!(size_of::<Page>(), 12);
     }
 }

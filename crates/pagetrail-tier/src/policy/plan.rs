@@ -7,6 +7,7 @@
 
 use super::Policy;
 use super::histogram::Histogram;
+use super::page::Page;
 use super::table::Place;
 
 /// A page, or a huge page.
@@ -16,7 +17,8 @@ pub struct Unit {
     pub address: u64,
     /// Its size.
     pub bytes: u64,
-    /// Its degree, or whatever the ranking has.
+    /// Its degree, or whatever the ranking has; where pages compete by what they did over a longer
+    /// time, too, the mean of both.
     pub rank: u16,
 }
 
@@ -156,7 +158,7 @@ impl Sorted {
 impl Policy {
     /// Picks the units of a budget. Fast memory never holds more than it may: what would not fit
     /// stays.
-    pub(super) fn pick(&self, mut budget: Budget) -> Plan {
+    pub(super) fn pick(&self, mut budget: Budget, score: impl Fn(&Page, u64) -> u16) -> Plan {
         let (mut demote, mut promote) = (Sorted::new(), Sorted::new());
         let none = |bytes: &[u64]| bytes.iter().all(|bytes| *bytes == 0);
         let ranks = budget.demote.len();
@@ -165,7 +167,7 @@ impl Policy {
                 if page.is_fixed() {
                     return;
                 }
-                let rank = self.degrees.rank(page, address);
+                let rank = score(page, address);
                 if budget.takes(page.place(), rank, bytes) {
                     let list = match page.place() {
                         Place::Fast => &mut demote,
@@ -179,11 +181,15 @@ impl Policy {
                 }
             });
         }
+        let by_rank = |mut units: Vec<Unit>| {
+            (units.iter_mut()).for_each(|unit| unit.rank = self.degrees.rank_of(unit.rank));
+            units
+        };
         Plan {
-            demote: demote.finish(ranks, false),
-            promote: promote.finish(ranks, true),
+            demote: by_rank(demote.finish(ranks, false)),
+            promote: by_rank(promote.finish(ranks, true)),
             left_out_bytes: budget.left_out_bytes,
-            cut: budget.cut,
+            cut: self.degrees.rank_of(budget.cut),
         }
     }
 }

@@ -1,8 +1,20 @@
 //! [`Degrees`]: the rank of a page, by its degree or as other designs have it.
 
+use super::means::Means;
 use super::page::Page;
 use super::settings::{RANDOM_RANKS, Ranking, Settings};
 use super::spot_check::scatter;
+
+/// What pages compete by, where they have means over a longer time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// By what they did lately, and as much by their means, which begin anew with each phase: for
+    /// hot sets that move.
+    Lately,
+    /// By their means most of all, over all phases: for programs whose phases come again, and are
+    /// shorter than the time between two periods.
+    Steadily,
+}
 
 /// Ranks of pages under some settings.
 pub(super) struct Degrees {
@@ -13,10 +25,15 @@ pub(super) struct Degrees {
     /// longer.
     reads: [u16; 256],
     writes: [u16; 256],
+    weights: (u8, u8),
+    has_means: bool,
+    order: Order,
+    margin: u16,
+    pub(super) means: Means,
 }
 
 impl Degrees {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, order: Order) -> Self {
         let weighted =
             |weight: u8| std::array::from_fn(|byte| byte.count_ones() as u16 * u16::from(weight));
         Self {
@@ -25,6 +42,15 @@ impl Degrees {
             threshold: settings.threshold.into(),
             reads: weighted(settings.read_weight),
             writes: weighted(settings.write_weight),
+            weights: (settings.read_weight, settings.write_weight),
+            has_means: settings.has_means(),
+            means: Means::new(
+                settings.mean_windows(),
+                settings.windows,
+                order == Order::Lately,
+            ),
+            order,
+            margin: settings.margin,
         }
     }
 
@@ -34,6 +60,68 @@ impl Degrees {
             Ranking::Degree => page.weighed(&self.reads, &self.writes),
             _ => self.other_rank(page, address),
         }
+    }
+
+    /// What a page's place among all is by: ranks of its history and of a longer time together.
+    #[inline]
+    pub(super) fn score(&self, page: &Page, address: u64) -> u16 {
+        let rank = self.rank(page, address);
+        match self.has_means {
+            false => rank,
+            true => {
+                let (read, write) = self.weights;
+                rank + self.mean_weight() * page.long_degree(self.windows, read, write)
+            }
+        }
+    }
+
+    /// Takes another order.
+    pub(super) fn set_order(&mut self, order: Order, settings: &Settings) {
+        if self.order != order {
+            *self = Self::new(settings, order);
+        }
+    }
+
+    /// The windows that a mean is over, of those since a phase began and of all.
+    pub(super) fn seen(&self, in_phase: u16, all: u16) -> u16 {
+        match self.order {
+            Order::Lately => in_phase,
+            Order::Steadily => all,
+        }
+    }
+
+    /// How often a mean counts beside a degree.
+    fn mean_weight(&self) -> u16 {
+        match self.order {
+            Order::Lately => 1,
+            Order::Steadily => 3,
+        }
+    }
+
+    /// How much higher a score must be to take another's place, `seen` windows after a phase began.
+    pub(super) fn margin(&self, seen: u16) -> u16 {
+        let windows = u16::from(self.windows);
+        let margin = self.margin * self.in_score();
+        match self.order {
+            Order::Lately => margin * seen.min(windows) / windows,
+            // A mean is steady by itself.
+            Order::Steadily => margin / 4,
+        }
+    }
+
+    /// The lowest score of a page that is of some rank, on average.
+    pub(super) fn score_of(&self, rank: u16) -> u16 {
+        rank.saturating_sub(1) * self.in_score() + u16::from(rank > 0)
+    }
+
+    /// The rank of a score.
+    pub(super) fn rank_of(&self, score: u16) -> u16 {
+        score.div_ceil(self.in_score())
+    }
+
+    /// How many ranks a score is the sum of.
+    pub(super) fn in_score(&self) -> u16 {
+        1 + self.mean_weight() * u16::from(self.has_means)
     }
 
     fn other_rank(&self, page: &Page, address: u64) -> u16 {

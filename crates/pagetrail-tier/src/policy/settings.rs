@@ -99,6 +99,13 @@ pub struct Settings {
     /// Ours: the queue is left out while fast memory would serve more without it, which is tried on
     /// a sample of the pages.
     pub trial: bool,
+    /// Ours: pages compete for fast memory by their degree and by the part of so many sampled
+    /// windows in which they were accessed. 0: by their degree alone.
+    pub long_windows: u8,
+    /// Ours: where phases come again that are shorter than the time between two periods, pages
+    /// compete by that longer time most of all. Which of the two orders fast memory would have
+    /// served more by is tried on pages that are sampled anyway.
+    pub adapt_order: bool,
     /// How pages are put into an order.
     pub ranking: Ranking,
     /// For [`Ranking::Threshold`]: pages accessed in this many of the last windows are hot.
@@ -130,6 +137,8 @@ impl Default for Settings {
             settle_after: 4,
             probe: true,
             trial: false,
+            long_windows: 64,
+            adapt_order: true,
             ranking: Ranking::Degree,
             threshold: 4,
         }
@@ -162,6 +171,7 @@ impl Settings {
             rare_rest: 0,
             settle_after: 0,
             probe: false,
+            long_windows: 0,
             ..Self::default()
         }
     }
@@ -175,6 +185,7 @@ impl Settings {
             margin: 0,
             settle_after: 0,
             probe: false,
+            long_windows: 0,
             ranking,
             ..Self::default()
         }
@@ -305,10 +316,22 @@ impl Settings {
         }
     }
 
-    /// The margin after so many windows of a phase.
-    pub(super) fn margin_after(&self, seen: u16) -> u16 {
-        let windows = u16::from(self.windows);
-        self.margin * seen.min(windows) / windows
+    /// Whether pages compete by what they did over a longer time, too.
+    pub(super) fn has_means(&self) -> bool {
+        self.mean_windows() > 0
+    }
+
+    /// How many windows a mean is over; 0 for none.
+    pub(super) fn mean_windows(&self) -> u8 {
+        match self.ranking {
+            Ranking::Degree => self.long_windows,
+            _ => 0,
+        }
+    }
+
+    /// Whether there are two orders to choose from.
+    pub(super) fn tries_orders(&self) -> bool {
+        self.adapt_order && self.has_means()
     }
 
     /// Whether there is a queue that may be left out.

@@ -13,7 +13,7 @@ use super::cursor::Touches;
 use super::histogram::Tally;
 use super::page::{Page, WindowKind};
 use super::plan;
-use super::rank::Degrees;
+use super::rank::{Degrees, Order};
 use super::settings::Settings;
 use super::spot_check::scatter;
 use super::table::{Place, Table};
@@ -161,9 +161,10 @@ impl Trial {
                 let kind = WindowKind {
                     phase_changed: miniature.seen == 0,
                     settled: miniature.seen >= settings.windows.into(),
+                    seen: miniature.seen,
                     ..kind
                 };
-                page.observe(settings, caps, kind, *touch);
+                page.observe(settings, &miniature.degrees.means, caps, kind, *touch);
             }
             miniature.end_window();
         }
@@ -190,7 +191,7 @@ impl Miniature {
     fn new(settings: Settings) -> Self {
         Self {
             of_huge_pages: settings.of_huge_pages(),
-            degrees: Degrees::new(&settings),
+            degrees: Degrees::new(&settings, Order::Lately),
             settings,
             pages: Vec::new(),
             seen: 0,
@@ -227,18 +228,24 @@ impl Miniature {
 
     /// Moves pages as a plan says; returns how many.
     fn place(&mut self, units: &[(u64, u64)], capacity: u64) -> usize {
-        let mut tally = Tally::new(self.settings.rank_max());
+        let in_score = self.degrees.in_score();
+        let mut tally = Tally::new(self.settings.rank_max() * in_score);
         let ranks = units
             .iter()
             .zip(&self.pages)
             .map(|((address, bytes), page)| {
-                let rank = self.degrees.rank(page, *address);
+                let rank = self.degrees.score(page, *address);
                 tally.add(page.kind(), rank, *bytes);
                 rank
             });
         let ranks: Vec<u16> = ranks.collect();
-        let margin = self.settings.margin_after(self.seen);
-        let mut budget = plan::budget(&tally.finish(), capacity, self.settings.place_min, margin);
+        let margin = self.degrees.margin(self.seen);
+        let mut budget = plan::budget(
+            &tally.finish(),
+            capacity,
+            self.degrees.score_of(self.settings.place_min),
+            margin,
+        );
         let mut moved = 0;
         for ((page, rank), (_, bytes)) in self.pages.iter_mut().zip(ranks).zip(units) {
             if !page.is_fixed() && budget.takes(page.place(), rank, *bytes) {
@@ -268,6 +275,7 @@ mod tests {
         writes: false,
         phase_changed: false,
         settled: true,
+        seen: 8,
     };
     const CAPS: SourceCaps = SourceCaps {
         accesses: true,

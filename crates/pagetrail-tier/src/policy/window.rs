@@ -100,7 +100,7 @@ impl<'a> Window<'a> {
     fn observe_page(&mut self, page: &mut Page, address: u64, bytes: u64, touch: Touch) {
         // Fast path for most pages: not accessed now and not backed off.
         if !touch.any() && page.is_at_the_bottom() {
-            page.observe_nothing(self.mask, self.kind);
+            page.observe_nothing(self.mask, &self.degrees.means, self.kind);
             return self.count(page, address, bytes);
         }
         if page.is_absent() {
@@ -115,7 +115,10 @@ impl<'a> Window<'a> {
             true => &self.of_huge_pages,
             false => self.settings,
         };
-        if page.observe(settings, self.caps, self.kind, touch) || self.samples.draw(page, address) {
+        let means = &self.degrees.means;
+        if page.observe(settings, means, self.caps, self.kind, touch)
+            || self.samples.draw(page, address)
+        {
             push(&mut self.noted.rearm, address, address + bytes);
         }
         self.count(page, address, bytes);

@@ -145,8 +145,8 @@ impl Machine {
         fast.count() as f64 / pages.len().max(1) as f64
     }
 
-    /// Puts the program's pages where an oracle would: these into fast memory, and no other. Of huge
-    /// pages those of the first, as many as fit.
+    /// Puts the program's pages where an oracle would: these into fast memory, and no other. Of
+    /// huge pages those of the first, as many as fit.
     pub fn place(&self, fast: &[u32]) {
         let mut state = self.state();
         state.fast.fill(false);

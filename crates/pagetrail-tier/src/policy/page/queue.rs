@@ -5,7 +5,7 @@
 //! as accessed, and is sampled in the window after. A sampled page that was not accessed goes down
 //! a level and stays armed: sampling costs nothing until the page is accessed.
 
-use super::{Page, WindowKind, state};
+use super::{Means, Page, WindowKind, state};
 use crate::policy::SourceCaps;
 use crate::policy::cursor::Touch;
 use crate::policy::settings::Settings;
@@ -19,6 +19,7 @@ impl Page {
     pub(in crate::policy) fn observe(
         &mut self,
         settings: &Settings,
+        means: &Means,
         caps: SourceCaps,
         kind: WindowKind,
         touch: Touch,
@@ -28,6 +29,7 @@ impl Page {
         }
         let silent = self.reads | self.writes == 0;
         self.remember(settings, kind, touch);
+        self.average(means, kind, touch);
         if kind.writes {
             self.set(state::WROTE, touch.written);
         }
@@ -151,7 +153,12 @@ mod tests {
         writes: false,
         phase_changed: false,
         settled: false,
+        seen: 0,
     };
+
+    fn means() -> Means {
+        Means::new(0, 8, true)
+    }
 
     fn touch(accessed: bool, written: bool) -> Touch {
         Touch { accessed, written }
@@ -166,7 +173,7 @@ mod tests {
             if armed {
                 faults.push(window);
             }
-            armed = page.observe(settings, READS, KIND, touch(true, false));
+            armed = page.observe(settings, &means(), READS, KIND, touch(true, false));
         }
         faults
     }
@@ -192,6 +199,7 @@ mod tests {
             // The source reports it while it is not armed, or does not: it makes no difference.
             page.observe(
                 &settings,
+                &means(),
                 READS,
                 KIND,
                 touch(matches!(window, 1 | 3 | 6), false),
@@ -208,7 +216,7 @@ mod tests {
             let mut page = Page::new(Place::Slow, false);
             page.reads = 1 << 7;
             [true; 6].map(|touched| {
-                page.observe(&settings, READS, kind, touch(touched, false));
+                page.observe(&settings, &means(), READS, kind, touch(touched, false));
                 page.degree(&settings)
             })
         };
@@ -225,7 +233,7 @@ mod tests {
             let mut page = Page::new(Place::Slow, false);
             // Touched, left alone, touched, left alone for two windows, and not touched.
             for touched in [true, false, true, false, false, false] {
-                page.observe(&settings, READS, KIND, touch(touched, false));
+                page.observe(&settings, &means(), READS, KIND, touch(touched, false));
             }
             // Windows 1 and 3 were seen, 2 was confirmed by 3, 4 and 5 were guesses.
             assert_eq!(page.degree(&settings), degree + 1);
@@ -239,7 +247,7 @@ mod tests {
         let mut page = Page::new(Place::Fast, false);
         page.level = 7;
         for level in (0..7).rev() {
-            assert!(!page.observe(&settings, READS, KIND, touch(false, false)));
+            assert!(!page.observe(&settings, &means(), READS, KIND, touch(false, false)));
             assert!(!page.is_backed_off());
             assert_eq!(page.level, level);
         }
@@ -258,19 +266,20 @@ mod tests {
             writes: true,
             phase_changed: false,
             settled: false,
+            seen: 0,
         };
         let mut page = Page::new(Place::Slow, false);
         page.level = 3;
-        page.observe(&settings, caps, writes, touch(false, false));
+        page.observe(&settings, &means(), caps, writes, touch(false, false));
         assert_eq!((page.level, page.degree(&settings)), (3, 0));
-        page.observe(&settings, caps, KIND, touch(false, false));
+        page.observe(&settings, &means(), caps, KIND, touch(false, false));
         assert_eq!(page.level, 2);
-        page.observe(&settings, caps, writes, touch(false, true));
+        page.observe(&settings, &means(), caps, writes, touch(false, true));
         assert_eq!((page.level, page.degree(&settings)), (3, 3));
         assert!(page.is_backed_off());
         // Left alone it counts as written where it was written last.
-        page.observe(&settings, caps, KIND, touch(false, false));
-        page.observe(&settings, caps, writes, touch(false, false));
+        page.observe(&settings, &means(), caps, KIND, touch(false, false));
+        page.observe(&settings, &means(), caps, writes, touch(false, false));
         assert_eq!(page.degree(&settings), 3 + 1 + 3);
     }
 
@@ -284,7 +293,7 @@ mod tests {
         let mut page = Page::new(Place::Slow, false);
         page.level = 1;
         for _ in 0..settings.windows {
-            page.observe(&settings, READS, settled, touch(false, false));
+            page.observe(&settings, &means(), READS, settled, touch(false, false));
         }
         let mut armed = true;
         let mut sampled_in = Vec::new();
@@ -292,12 +301,12 @@ mod tests {
             if armed {
                 sampled_in.push(window);
             }
-            armed = page.observe(&settings, READS, settled, touch(true, false));
+            armed = page.observe(&settings, &means(), READS, settled, touch(true, false));
         }
         // Left alone for three windows; from then on it is one like the others.
         assert_eq!(sampled_in, [1, 5, 8]);
         assert_eq!(page.degree(&settings), 3, "what was seen");
-        page.observe(&settings, READS, settled, touch(false, false));
+        page.observe(&settings, &means(), READS, settled, touch(false, false));
         page.reset_back_off();
         assert!(!page.is_backed_off());
     }
