@@ -36,6 +36,10 @@ const PROTECT: u64 = 3;
 const VIOLATIONS: u64 = 4;
 const UNITS: u64 = 5;
 const TARGET: u64 = 6;
+const DESCRIPTORS: u64 = 7;
+
+/// The number of entries that a look tests at once.
+const TESTED: u64 = 8;
 
 /// How often it is tried whether writes show, before they are said not to: another thread may take
 /// the page between the write and the look.
@@ -100,6 +104,13 @@ impl Kinds {
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
+    }
+
+    /// The bits of entries of which a page of these kinds has at least one.
+    const fn bits(self) -> u64 {
+        let dirty = if self.0 & 1 != 0 { 0x440 } else { 0 };
+        let accessed = if self.0 & 2 != 0 { 0x820 } else { 0 };
+        dirty | accessed
     }
 }
 
@@ -220,6 +231,9 @@ pub struct Units {
 pub struct Guest {
     tables: Tables,
     root: u64,
+    /// The number of the word that counts calls on descriptors that have begun, before that of
+    /// those that have ended; 0 where the machine counts none.
+    descriptor_calls: u64,
 }
 
 /// An entry of the page tables at which a walk ends.
@@ -294,9 +308,12 @@ impl Guest {
         let mut words = [0; 3];
         made(sys::call(OPEN, [words.as_mut_ptr() as u64, 0, 0, 0, 0, 0]))?;
         let [_, tables, root] = words;
+        // A machine without these counts is no worse for all else.
+        let descriptor_calls = made(sys::call(DESCRIPTORS, [0; 6])).unwrap_or(0) / 8;
         let guest = Self {
             tables: Tables::at(tables),
             root,
+            descriptor_calls,
         };
         let tried = sys::page_to_try();
         let page = Range {
@@ -320,6 +337,20 @@ impl Guest {
         kinds_of(self.leaf(address).entry)
     }
 
+    /// A number that stays the same as long as no thread closes a descriptor, or puts another in
+    /// its place: what was known of a descriptor then still holds. `None` while one does, where a
+    /// thread or a child has descriptors of its own in this memory, and where the machine does not
+    /// count. No VM exit, and no fault.
+    pub fn descriptor_changes(&self) -> Option<u64> {
+        if self.descriptor_calls == 0 {
+            return None;
+        }
+        // In this order: if both are equal, none was under way when the second was read.
+        let ended = self.tables.word(self.descriptor_calls + 1);
+        let begun = self.tables.word(self.descriptor_calls);
+        (begun == ended).then_some(begun)
+    }
+
     /// Calls `found` with each page of a range that is of one of these kinds, ascending, by the
     /// page tables: no VM exit, and no fault. Nothing is forgotten, so that writes of other threads
     /// meanwhile may be seen or not, as by [`Self::bits`].
@@ -332,15 +363,25 @@ impl Guest {
             // On the lowest level, all that follows in the same table is leaves.
             let bytes = PAGE << (9 * leaf.level.max(1));
             let end = (page & !(bytes - 1)).saturating_add(bytes).min(range.end);
-            let pages = (page..end).step_by(PAGE as usize);
             let is_one = |entry| kinds_of(entry).0 & kinds.0 != 0;
             if leaf.level == 0 {
-                let entries = (leaf.number..).zip(pages);
-                entries
-                    .filter(|(number, _)| is_one(self.tables.word(*number)))
-                    .for_each(|(_, page)| found(page));
+                let mut number = leaf.number;
+                let mut first = page;
+                while first < end {
+                    // Most memory has no page to be found, so that one test is for several entries.
+                    let left = (end - first) / PAGE;
+                    let count = if left < TESTED { 1 } else { TESTED };
+                    let any = (0..count).fold(0, |any, n| any | self.tables.word(number + n));
+                    if any & kinds.bits() != 0 {
+                        (0..count)
+                            .filter(|n| is_one(self.tables.word(number + n)))
+                            .for_each(|n| found(first + n * PAGE));
+                    }
+                    number += count;
+                    first += count * PAGE;
+                }
             } else if is_one(leaf.entry) {
-                pages.for_each(&mut found);
+                (page..end).step_by(PAGE as usize).for_each(&mut found);
             }
             page = end;
         }
@@ -504,7 +545,9 @@ mod tests {
         let guest = Guest {
             tables: Tables::at(&raw const words as u64),
             root: 4096,
+            descriptor_calls: 0,
         };
+        assert_eq!(guest.descriptor_changes(), None);
         for (start, end) in [
             (0, 1030),
             (1, 512),
@@ -534,6 +577,21 @@ mod tests {
         };
         guest.look(all, Kinds::DIRTY, |_| count += 1);
         assert_eq!(count, 4 + 512);
+    }
+
+    #[test]
+    fn descriptors_are_known_while_no_call_closes_one() {
+        let words = [const { AtomicU64::new(7) }; 8];
+        let guest = Guest {
+            tables: Tables::at(&raw const words as u64),
+            root: 0,
+            descriptor_calls: 2,
+        };
+        assert_eq!(guest.descriptor_changes(), Some(7));
+        words[2].store(8, Ordering::Relaxed);
+        assert_eq!(guest.descriptor_changes(), None);
+        words[3].store(8, Ordering::Relaxed);
+        assert_eq!(guest.descriptor_changes(), Some(8));
     }
 
     #[test]

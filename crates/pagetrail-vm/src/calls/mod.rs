@@ -11,6 +11,7 @@
 //! [`table`] has a row per call. What the kernel writes for a call is found by [`written`], what it
 //! reads by [`reads`].
 
+mod descriptor_calls;
 mod descriptors;
 mod identity;
 mod lists;
@@ -69,6 +70,13 @@ pub(crate) fn may_begin_anew(call: &Call) -> bool {
 
 /// Performs a system call of the program.
 pub(crate) fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
+    let counted = descriptor_calls::begin(guest, call);
+    let next = perform_uncounted(guest, call);
+    counted.end(guest);
+    next
+}
+
+fn perform_uncounted(guest: &mut Guest, call: &Call) -> Result<Next> {
     let row = table::row(call.number);
     let policy = row.policy;
     if matches!(policy, Policy::Absent) {

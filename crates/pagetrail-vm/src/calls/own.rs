@@ -46,6 +46,9 @@ const CALL_UNITS: u64 = FIRST + 5;
 /// `(address)`: the page to which an address is mapped.
 const CALL_TARGET: u64 = FIRST + 6;
 
+/// Returns the offset of the words that count calls on descriptors ([`super::descriptor_calls`]).
+const CALL_DESCRIPTORS: u64 = FIRST + 7;
+
 /// The most ranges that one call returns, and the most changes that it makes.
 const ITEMS_MAX: u64 = 1 << 16;
 /// The length in bytes of a record of a write, and of the count before the first.
@@ -72,6 +75,10 @@ fn perform(guest: &mut Guest, call: &Call) -> Result<Next> {
         CALL_TARGET => {
             guest.memory().units().target(a & !(PAGE - 1)) as i64 | (a & (PAGE - 1)) as i64
         }
+        CALL_DESCRIPTORS => guest
+            .memory()
+            .descriptor_calls()
+            .map_or(ENXIO, |offset| offset as i64),
         _ => ENOSYS,
     };
     Ok(Next::Return(result))

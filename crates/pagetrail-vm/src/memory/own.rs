@@ -4,6 +4,8 @@
 //! A protected page is one that the page tables do not let the program write to, whatever
 //! `mprotect(2)` permits. The kernel's own writes to it for a system call are not stopped.
 
+use std::sync::atomic::Ordering;
+
 use pagetrail::{PageRange, PageSet};
 
 use super::areas::{Access, Allowed};
@@ -35,6 +37,9 @@ pub(crate) struct Own {
     endings: Vec<(u32, u32, PageSet)>,
     /// The address and the capacity of the program's array of recorded writes.
     records: Option<(u64, u64)>,
+    /// The page among the tables with two words that the program reads: how many calls that close
+    /// or replace descriptors have begun, and how many have ended.
+    descriptor_calls: u64,
 }
 
 impl Own {
@@ -60,10 +65,26 @@ impl Memory {
             // Before the bits are kept: what was written until now is in no set.
             self.clear_all_entries();
             self.table.keep_bits();
-            self.own = Some(Own::default());
+            self.own = Some(Own {
+                descriptor_calls: self.table.add_page()?,
+                ..Own::default()
+            });
             self.flush()?;
         }
         Ok(())
+    }
+
+    /// The offset from the tables' address of the words that count calls on descriptors.
+    pub(crate) fn descriptor_calls(&self) -> Option<u64> {
+        self.own.as_ref().map(|own| own.descriptor_calls)
+    }
+
+    /// Counts a call that closes or replaces descriptors: that it begins, or that it has ended.
+    pub(crate) fn count_descriptor_call(&self, has_ended: bool) {
+        if let Some(words) = self.descriptor_calls() {
+            let number = (words / 8) as usize + usize::from(has_ended);
+            self.system()[number].fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     /// Whether the program's write set is kept.

@@ -247,13 +247,7 @@ impl<W: Words> PageTable<W> {
             table = if now & PRESENT != 0 && now & LARGE == 0 {
                 now & ADDRESS
             } else {
-                let added = self.next;
-                if added + PAGE > self.words.len() as u64 * 8 && !self.words.grow() {
-                    return Err(Error::Unsupported(
-                        "more memory than the page tables have room for".into(),
-                    ));
-                }
-                self.next += PAGE;
+                let added = self.add_page()?;
                 let kept = if self.keeps { kept::kept(now) } else { 0 };
                 let first = (added / 8) as usize;
                 if kept != 0 {
@@ -269,6 +263,18 @@ impl<W: Words> PageTable<W> {
             };
         }
         Ok(table)
+    }
+
+    /// A page among the tables that nothing else uses, all zero: its guest-physical address.
+    pub(crate) fn add_page(&mut self) -> Result<u64> {
+        let added = self.next;
+        if added + PAGE > self.words.len() as u64 * 8 && !self.words.grow() {
+            return Err(Error::Unsupported(
+                "more memory than the page tables have room for".into(),
+            ));
+        }
+        self.next += PAGE;
+        Ok(added)
     }
 
     fn entry(&self, table: u64, level: u32, address: u64) -> &AtomicU64 {
