@@ -3,8 +3,13 @@
 //! Looked up without a lock on every read and write of the process once one such file was opened.
 //! Closing is not followed (libc closes in places that cannot be interposed, and a `vfork`ed child
 //! closes numbers of its own): an entry holds as long as the number is the very file that was
-//! entered, which is asked each time.
+//! entered, which is asked each time. Of a guest, where asking is a VM exit, the machine knows
+//! whether any descriptor was closed since.
+//!
+//! For the same reason the position of a collector's own `pagemap` is kept here once the program
+//! has set it, until somebody needs the kernel's ([`settle_position`]).
 
+use crate::machine;
 use crate::sys::kernel::{self, Identity};
 use rustix::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -33,7 +38,15 @@ struct Slot {
     known: AtomicU64,
     device: AtomicU64,
     inode: AtomicU64,
+    /// One more than the number of changes of descriptors at which the file was last looked up; 0
+    /// where that says nothing.
+    asked_at: AtomicU64,
+    /// The position in bytes, if the kernel's is another one; otherwise [`THE_KERNELS`].
+    position: AtomicU64,
 }
+
+/// No position of ours.
+const THE_KERNELS: u64 = u64::MAX;
 
 static TABLE: [Slot; SLOTS] = [const {
     Slot {
@@ -41,6 +54,8 @@ static TABLE: [Slot; SLOTS] = [const {
         known: AtomicU64::new(0),
         device: AtomicU64::new(0),
         inode: AtomicU64::new(0),
+        asked_at: AtomicU64::new(0),
+        position: AtomicU64::new(THE_KERNELS),
     }
 }; SLOTS];
 
@@ -56,16 +71,62 @@ pub(crate) fn any() -> bool {
 
 /// What a descriptor is, if it is one of ours.
 pub(crate) fn find(fd: RawFd) -> Option<Known> {
-    let number = u32::try_from(fd).ok()?.checked_add(1)?;
-    let used = USED.load(Ordering::Acquire);
-    let slot = TABLE[..used]
-        .iter()
-        .find(|slot| slot.number.load(Ordering::Acquire) == number)?;
+    let number = number(fd)?;
+    let slot = slot(fd)?;
+    let changes = machine::descriptor_changes().map(|changes| changes.wrapping_add(1));
+    let asked_at = slot.asked_at.load(Ordering::Acquire);
     let identity = slot.identity();
     let known = slot.known.load(Ordering::Acquire);
-    let is_still =
-        slot.number.load(Ordering::Acquire) == number && kernel::identity(fd) == Some(identity);
-    is_still.then(|| unpack(known))
+    // What was read is of one entry only where this is, before and after.
+    if slot.number.load(Ordering::Acquire) != number {
+        return None;
+    }
+    if changes == Some(asked_at) && asked_at != 0 {
+        return Some(unpack(known));
+    }
+    if kernel::identity(fd) != Some(identity) {
+        return None;
+    }
+    let now = machine::descriptor_changes().map(|changes| changes.wrapping_add(1));
+    if let Some(now) = now.filter(|_| now == changes) {
+        slot.asked_at.store(now, Ordering::Release);
+    }
+    Some(unpack(known))
+}
+
+/// The entry of a descriptor, which may be another file by now.
+fn slot(fd: RawFd) -> Option<&'static Slot> {
+    let number = number(fd)?;
+    let used = USED.load(Ordering::Acquire);
+    let mut slots = TABLE[..used].iter();
+    slots.find(|slot| slot.number.load(Ordering::Acquire) == number)
+}
+
+/// Keeps the position of a descriptor that is known here, in place of the kernel's.
+pub(crate) fn set_position(fd: RawFd, position: u64) {
+    if let Some(slot) = slot(fd) {
+        slot.position.store(position, Ordering::Release);
+    }
+}
+
+/// The position of a descriptor that is known, if it is kept here.
+pub(crate) fn position(fd: RawFd) -> Option<u64> {
+    let position = slot(fd)?.position.load(Ordering::Acquire);
+    (position != THE_KERNELS).then_some(position)
+}
+
+/// Gives the kernel a position that is kept here: before it reads by the descriptor, or gives
+/// the file another one.
+pub(crate) fn settle_position(fd: RawFd) {
+    if position(fd).is_some()
+        && find(fd).is_some()
+        && let Some(slot) = slot(fd)
+    {
+        let position = slot.position.swap(THE_KERNELS, Ordering::AcqRel);
+        if position != THE_KERNELS {
+            kernel::seek(fd, position);
+        }
+    }
 }
 
 /// Enters a descriptor; false when the table is full of open ones. Only inside
@@ -83,6 +144,8 @@ pub(crate) fn enter(fd: RawFd, known: Known) -> bool {
     let slot = &TABLE[place];
     // No thread sees the entry half changed.
     slot.number.store(0, Ordering::Release);
+    slot.asked_at.store(0, Ordering::Release);
+    slot.position.store(THE_KERNELS, Ordering::Release);
     slot.known.store(pack(known), Ordering::Release);
     slot.device.store(identity.device, Ordering::Release);
     slot.inode.store(identity.inode, Ordering::Release);

@@ -3,7 +3,17 @@
 //!
 //! For collectors alone. The machine does not see what other processes write to this memory, and a
 //! mapping that is new is clean until it is written to.
+//!
+//! A system call of a guest is a VM exit, which costs as much as some ten calls natively; a lock
+//! that no signal handler may find taken costs two. So reads and clears find the machine by [`of`],
+//! and take none: the page tables are words that are read atomically, and a clear is one call of
+//! the machine's. Whether a descriptor is still what it was is read from such words, too
+//! ([`descriptor_changes`]).
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::sys::guard;
+use crate::sys::published::Published;
 use pagetrail_guest::{Error, Guest, Kinds, Range};
 
 /// The end of the addresses that page tables of four levels have for programs.
@@ -13,36 +23,66 @@ const PAGE: u64 = 4096;
 const SOFT_DIRTY: u64 = 1 << 55;
 const ENTRY: usize = size_of::<u64>();
 
+/// The machine of this process, or of the one whose fork it is.
+static MACHINE: Published<Machine> = Published::none();
+
 /// The machine, and whether all bits have been cleared: until then everything counts as written.
 #[derive(Debug)]
 pub(crate) struct Machine {
     guest: Guest,
-    is_cleared: bool,
+    /// The process.
+    pid: u32,
+    is_cleared: AtomicBool,
+}
+
+/// The machine of a process, if that is this one, and a collector with a machine. Safe at any
+/// moment, as long as the call is the program's own.
+#[inline]
+pub(crate) fn of(pid: u32) -> Option<&'static Machine> {
+    let machine = MACHINE.get().filter(|machine| machine.pid == pid)?;
+    guard::has_own_state().then_some(machine)
+}
+
+/// A number that stays the same as long as this process closes no descriptor and puts none in
+/// another's place, where the machine says so ([`Guest::descriptor_changes`]).
+#[inline]
+pub(crate) fn descriptor_changes() -> Option<u64> {
+    let machine = MACHINE.get()?;
+    let changes = machine.guest.descriptor_changes()?;
+    guard::has_own_state().then_some(changes)
+}
+
+/// Forgets the machine: in a forked child, whose parent's it is.
+pub(crate) fn forget() {
+    MACHINE.set(None);
 }
 
 impl Machine {
     /// Starts to keep the own bits, if there is a machine that can.
-    pub(crate) fn start() -> Result<Self, Error> {
-        Ok(Self {
+    pub(crate) fn start(pid: u32) -> Result<&'static Self, Error> {
+        let machine: &'static Self = Box::leak(Box::new(Self {
             guest: Guest::open()?,
-            is_cleared: false,
-        })
+            pid,
+            is_cleared: AtomicBool::new(false),
+        }));
+        MACHINE.set(Some(machine));
+        Ok(machine)
     }
 
     /// Clears all bits.
-    pub(crate) fn clear(&mut self) -> Result<(), Error> {
+    pub(crate) fn clear(&self) -> Result<(), Error> {
         let all = Range {
             start: PAGE,
             end: USER_END - PAGE,
         };
         self.guest.forget(all, Kinds::DIRTY)?;
-        self.is_cleared = true;
+        self.is_cleared.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Makes everything count as written until the next clear.
-    pub(crate) fn give_up(&mut self) {
-        self.is_cleared = false;
+    pub(crate) fn give_up(&self) {
+        self.is_cleared.store(false, Ordering::Release);
     }
 
     /// Fills in entries, from that of address `first` on, with nothing in them but bit 55. False
@@ -52,7 +92,7 @@ impl Machine {
         let Some(end) = first.checked_add(bytes).filter(|end| *end < USER_END) else {
             return false;
         };
-        if !self.is_cleared {
+        if !self.is_cleared.load(Ordering::Acquire) {
             return false;
         }
         entries.fill(0);

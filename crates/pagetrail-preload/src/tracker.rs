@@ -22,7 +22,7 @@ pub(crate) struct State {
     /// On this process, unless it has a machine.
     own: Option<Own>,
     /// The virtual machine that this process is a guest of, if it is a collector.
-    machine: Option<Machine>,
+    machine: Option<&'static Machine>,
     /// The log that the own bits are read from, if this process is a collector and asks for one.
     log: Option<Log>,
     /// What is armed, by process.
@@ -62,8 +62,8 @@ impl State {
             return false;
         }
         self.collector = settings::is_for_collector().then(std::process::id);
-        if self.collector.is_some() {
-            match Machine::start() {
+        if let Some(collector) = self.collector {
+            match Machine::start(collector) {
                 Ok(machine) => {
                     log(format_args!(
                         "soft-dirty is answered by the virtual machine, for a collector"
@@ -195,8 +195,8 @@ impl State {
         if let Some(log) = &mut self.log {
             return log.bare(first, entries);
         }
-        let machine = self.machine.as_ref();
-        machine.is_some_and(|machine| machine.bare(first, entries))
+        self.machine
+            .is_some_and(|machine| machine.bare(first, entries))
     }
 
     /// Whether to answer reads of the entries of a process by bare ones.
@@ -213,7 +213,7 @@ impl State {
     /// soft-dirty.
     pub(crate) fn clear(&mut self, pid: u32) {
         let is_own = pid == std::process::id();
-        if let Some(machine) = self.machine.as_mut().filter(|_| is_own) {
+        if let Some(machine) = self.machine.filter(|_| is_own) {
             if let Err(error) = machine.clear() {
                 machine.give_up();
                 log(format_args!(
@@ -270,7 +270,7 @@ impl State {
             "{why}; everything counts as written until the next clear"
         ));
         self.own = None;
-        self.machine.as_mut().into_iter().for_each(Machine::give_up);
+        self.machine.into_iter().for_each(Machine::give_up);
         self.log.as_mut().into_iter().for_each(Log::give_up);
         self.armed.clear();
     }

@@ -4,7 +4,7 @@
 //! `open`, `fcntl` and `ioctl` are variadic in C. They are declared with the one argument that may
 //! follow, which on the Linux ABIs of all 64-bit processors is where a variadic one would be.
 
-use super::reads::{amend, amend_parts, known, read_bare};
+use super::reads::{amend, amend_parts, known, read_bare, set_position};
 use super::writes::{serve, serve_parts, was_inherited};
 use super::{guard, real, stdout, stream};
 use crate::descriptors::{self, Kind, Known};
@@ -152,6 +152,9 @@ macro_rules! reading_parts {
             /// As for libc's function.
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $function(fd: c_int, parts: *const iovec, count: c_int $(, $argument: $type)*) -> ssize_t {
+                if descriptors::any() {
+                    descriptors::settle_position(fd);
+                }
                 // SAFETY: the program's arguments, passed on.
                 unsafe {
                     let length = real::$function(fd, parts, count $(, $argument)*);
@@ -224,6 +227,37 @@ pub(crate) unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_
     length
 }
 
+macro_rules! seeking {
+    ($($function:ident)*) => {
+        $(
+            /// # Safety
+            ///
+            /// As for libc's function.
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $function(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+                if descriptors::any() {
+                    if let Some(position) = set_position(fd, offset, whence) {
+                        return position;
+                    }
+                    descriptors::settle_position(fd);
+                }
+                // SAFETY: the program's arguments, passed on.
+                unsafe { real::$function(fd, offset, whence) }
+            }
+        )*
+    };
+}
+
+seeking! { lseek lseek64 }
+
+/// The descriptor, with the position that its duplicate is to have, too.
+fn settled(fd: c_int) -> c_int {
+    if descriptors::any() {
+        descriptors::settle_position(fd);
+    }
+    fd
+}
+
 /// Enters the duplicate of a descriptor that is known.
 fn duplicated(of: RawFd, fd: c_int) -> c_int {
     if fd < 0 || !descriptors::any() || guard::is_inside() {
@@ -246,7 +280,7 @@ fn duplicated(of: RawFd, fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: the program's arguments, passed on.
-    duplicated(fd, unsafe { real::dup(fd) })
+    duplicated(fd, unsafe { real::dup(settled(fd)) })
 }
 
 /// # Safety
@@ -255,7 +289,7 @@ pub(crate) unsafe extern "C" fn dup(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn dup2(fd: c_int, number: c_int) -> c_int {
     // SAFETY: the program's arguments, passed on.
-    duplicated(fd, unsafe { real::dup2(fd, number) })
+    duplicated(fd, unsafe { real::dup2(settled(fd), number) })
 }
 
 /// # Safety
@@ -264,7 +298,7 @@ pub(crate) unsafe extern "C" fn dup2(fd: c_int, number: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn dup3(fd: c_int, number: c_int, flags: c_int) -> c_int {
     // SAFETY: the program's arguments, passed on.
-    duplicated(fd, unsafe { real::dup3(fd, number, flags) })
+    duplicated(fd, unsafe { real::dup3(settled(fd), number, flags) })
 }
 
 /// # Safety
@@ -273,7 +307,7 @@ pub(crate) unsafe extern "C" fn dup3(fd: c_int, number: c_int, flags: c_int) -> 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: the program's arguments, passed on.
-    let result = unsafe { real::fcntl(fd, command, argument) };
+    let result = unsafe { real::fcntl(settled(fd), command, argument) };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
         _ => result,
@@ -286,7 +320,7 @@ pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_lon
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: the program's arguments, passed on.
-    let result = unsafe { real::fcntl64(fd, command, argument) };
+    let result = unsafe { real::fcntl64(settled(fd), command, argument) };
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
         _ => result,
@@ -397,7 +431,7 @@ pub(crate) unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char
 pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: the program's arguments, passed on.
     unsafe {
-        let file = real::fdopen(fd, mode);
+        let file = real::fdopen(settled(fd), mode);
         if descriptors::any() && !guard::is_inside() && descriptors::find(fd).is_some() {
             return stream::wrap(file, mode);
         }

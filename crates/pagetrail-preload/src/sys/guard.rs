@@ -12,6 +12,7 @@
 //!   `clone(2)` would skip.
 //! * No panic leaves it, and `errno` stays what it was.
 
+use crate::machine;
 use crate::tracker::State;
 use linux_raw_sys::general::MADV_WIPEONFORK;
 use std::cell::{Cell, UnsafeCell};
@@ -107,6 +108,7 @@ fn lock() -> Option<Before> {
         match page.compare_exchange(0, RESETTING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => {
                 let before = LOCK.swap(1, Ordering::Acquire);
+                machine::forget();
                 store_owner(page);
                 page.store(OURS, Ordering::Release);
                 return Some(match before {
@@ -139,6 +141,15 @@ fn unlock() {
         let flags = rustix::thread::futex::Flags::PRIVATE;
         let _ = rustix::thread::futex::wake(&LOCK, flags, 1);
     }
+}
+
+/// Whether the state, and what stands beside it for readers without the lock, is this process's: a
+/// forked child has its parent's until it comes here.
+#[inline]
+pub(crate) fn has_own_state() -> bool {
+    let page = PAGE.load(Ordering::Acquire);
+    // SAFETY: where there is one, it is a page of our own that is never unmapped.
+    unsafe { page.as_ref() }.is_some_and(|page| page.load(Ordering::Acquire) == OURS)
 }
 
 /// Notes in the wiped page that this process is the one whose memory it is.

@@ -102,6 +102,12 @@ pub(crate) fn copy_in<T: Plain>(to: &mut T, address: u64) -> Result<(), Errno> {
 
 /// Reads bytes from an address that the program named, which may be any number.
 pub(crate) fn copy_bytes_in(to: &mut [u8], address: u64) -> Result<(), Errno> {
+    // SAFETY: the call has no arguments, and cannot fail.
+    copy_bytes_of(unsafe { libc::getpid() }, to, address)
+}
+
+/// [`copy_bytes_in`], where the process's ID is known.
+pub(crate) fn copy_bytes_of(pid: libc::pid_t, to: &mut [u8], address: u64) -> Result<(), Errno> {
     if to.is_empty() {
         return Ok(());
     }
@@ -110,7 +116,7 @@ pub(crate) fn copy_bytes_in(to: &mut [u8], address: u64) -> Result<(), Errno> {
         vector(address, to.len()),
     );
     // SAFETY: the kernel writes the bytes of `to` alone.
-    let copied = unsafe { libc::process_vm_readv(libc::getpid(), &own, 1, &named, 1, 0) };
+    let copied = unsafe { libc::process_vm_readv(pid, &own, 1, &named, 1, 0) };
     if is_forbidden(copied) {
         // SAFETY: a seccomp filter forbids the checked copy; the program names its own memory, and
         // `to` is ours, so the two do not overlap.
@@ -346,6 +352,13 @@ pub(crate) fn keeps_protection_when_moved<T>(arm: impl FnOnce(PageRange) -> Opti
 /// Sets the position of an open file, in bytes.
 pub(crate) fn seek(fd: RawFd, position: u64) -> Option<u64> {
     rustix::fs::seek(borrow(fd)?, rustix::fs::SeekFrom::Start(position)).ok()
+}
+
+/// Moves the position of an open file on; the position before, in bytes.
+pub(crate) fn advance(fd: RawFd, bytes: u64) -> Option<u64> {
+    let by = i64::try_from(bytes).ok()?;
+    let after = rustix::fs::seek(borrow(fd)?, rustix::fs::SeekFrom::Current(by)).ok()?;
+    after.checked_sub(bytes)
 }
 
 /// The position of an open file, in bytes.

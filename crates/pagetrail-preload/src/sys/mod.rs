@@ -12,6 +12,7 @@ pub(crate) mod guard;
 mod heap;
 pub(crate) mod kernel;
 pub(crate) mod process;
+pub(crate) mod published;
 #[cfg(not(test))]
 mod reads;
 pub(crate) mod real;

@@ -5,6 +5,7 @@
 use super::{guard, kernel};
 use crate::answer;
 use crate::descriptors::{self, Kind, Known};
+use crate::machine::{self, Machine};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 /// The entry of a descriptor, if it is of this kind and the call comes from the program.
@@ -47,8 +48,20 @@ pub(super) unsafe fn amend(fd: c_int, buffer: *mut c_void, length: ssize_t, offs
     }
 }
 
+/// Sets the position of a collector's own entries, where the machine answers for them: no system
+/// call.
+pub(super) fn set_position(fd: c_int, offset: off_t, whence: c_int) -> Option<off_t> {
+    let known = known(fd, Kind::Pagemap)?;
+    let position = u64::try_from(offset).ok()?;
+    if whence != libc::SEEK_SET || machine::of(known.pid).is_none() {
+        return None;
+    }
+    descriptors::set_position(fd, position);
+    Some(offset)
+}
+
 /// Answers a read of the own entries without the kernel's, if the program wants them bare and the
-/// read is a plain one.
+/// read is a plain one. Where it does not, the kernel has the position that the program has set.
 ///
 /// # Safety
 ///
@@ -59,10 +72,38 @@ pub(super) unsafe fn read_bare(
     count: size_t,
     offset: Option<off_t>,
 ) -> Option<ssize_t> {
+    // SAFETY: the caller promises the same.
+    let answered = unsafe { read_bare_entries(fd, buffer, count, offset) };
+    if answered.is_none() {
+        descriptors::settle_position(fd);
+    }
+    answered
+}
+
+/// [`read_bare`], whatever the kernel has for a position.
+///
+/// # Safety
+///
+/// As for [`read_bare`].
+unsafe fn read_bare_entries(
+    fd: c_int,
+    buffer: *mut c_void,
+    count: size_t,
+    offset: Option<off_t>,
+) -> Option<ssize_t> {
     let known = known(fd, Kind::Pagemap)?;
     if buffer.is_null() || count == 0 || !count.is_multiple_of(8) {
         return None;
     }
+    if let Some(machine) = machine::of(known.pid) {
+        // SAFETY: `count` bytes at `buffer` are the program's to write, which the caller
+        // guarantees.
+        let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) };
+        if let Some(length) = read_by_machine(machine, fd, entries, offset) {
+            return Some(length);
+        }
+    }
+    descriptors::settle_position(fd);
     guard::with_state(|state| {
         if !state.answers_bare(known.pid) {
             return None;
@@ -88,6 +129,36 @@ pub(super) unsafe fn read_bare(
         }
         Some(count as ssize_t)
     })?
+}
+
+/// [`read_bare`] without the lock, and without a system call where the position is known. Where the
+/// machine cannot answer, everything is as before.
+fn read_by_machine(
+    machine: &Machine,
+    fd: c_int,
+    entries: &mut [u8],
+    offset: Option<off_t>,
+) -> Option<ssize_t> {
+    let kept = descriptors::position(fd);
+    let from = match (offset, kept) {
+        (Some(offset), _) => u64::try_from(offset).ok()?,
+        (None, Some(kept)) => kept,
+        (None, None) => kernel::advance(fd, entries.len() as u64)?,
+    };
+    let is_answered = from.is_multiple_of(8)
+        && (from / 8)
+            .checked_mul(pagetrail::page_size())
+            .is_some_and(|first| machine.bare(first, entries));
+    match (offset, kept) {
+        (None, Some(_)) if is_answered => {
+            descriptors::set_position(fd, from + entries.len() as u64);
+        }
+        (None, None) if !is_answered => {
+            kernel::seek(fd, from)?;
+        }
+        _ => {}
+    }
+    is_answered.then_some(entries.len() as ssize_t)
 }
 
 /// Sets bit 55 as [`amend`] does, for a read into several buffers (`readv(2)`).

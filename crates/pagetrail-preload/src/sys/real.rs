@@ -89,6 +89,8 @@ functions! {
     pread64(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t) -> ssize_t = -1;
     __pread_chk(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t = -1;
     __pread64_chk(fd: c_int, buffer: *mut c_void, count: size_t, offset: off_t, size: size_t) -> ssize_t = -1;
+    lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t = -1;
+    lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t = -1;
     readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = -1;
     preadv(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t = -1;
     preadv64(fd: c_int, parts: *const iovec, count: c_int, offset: off_t) -> ssize_t = -1;

@@ -7,6 +7,7 @@
 use super::reads::known;
 use super::{guard, kernel};
 use crate::descriptors::{self, Kind};
+use crate::machine;
 use libc::{c_int, iovec, size_t, ssize_t};
 use rustix::io::Errno;
 
@@ -18,6 +19,15 @@ const READ_MAX: usize = 12;
 /// other files.
 pub(super) fn serve(fd: c_int, buffer: u64, count: size_t) -> Option<ssize_t> {
     let known = known(fd, Kind::ClearRefs)?;
+    if let Some(machine) = machine::of(known.pid) {
+        // A collector that is a guest: no lock, since each system call is a VM exit.
+        let mut text = [0; READ_MAX];
+        let text = &mut text[..count.min(READ_MAX)];
+        let read = kernel::copy_bytes_of(known.pid as libc::pid_t, text, buffer);
+        if read.is_ok() && descriptors::clears_soft_dirty(text) && machine.clear().is_ok() {
+            return Some(text.len() as ssize_t);
+        }
+    }
     let outcome = guard::with_state(|state| {
         let mut text = [0; READ_MAX];
         let text = &mut text[..count.min(READ_MAX)];
