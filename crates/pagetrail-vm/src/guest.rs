@@ -19,6 +19,7 @@ use crate::program;
 use crate::rounds::WriteLog;
 use crate::rounds::control::server::ControlServer;
 use crate::rounds::link::{GuestEnd, MessageKind};
+use crate::rounds::mappings;
 use crate::rounds::server::RoundServer;
 use crate::rounds::unit_change::UnitChange;
 use crate::signals::{Signals, mask_during};
@@ -488,7 +489,10 @@ impl Guest {
         }) = &self.recording
         {
             let mut memory = self.memory();
-            let collected = log.collect(&self.vm, &mut memory)?;
+            let mut collected = log.collect(&self.vm, &mut memory)?;
+            if matches!(kind, MessageKind::PreExec | MessageKind::PreFollowed) {
+                mappings::forget_unused(&mut collected);
+            }
             link.send(kind, &collected);
         }
         Ok(())

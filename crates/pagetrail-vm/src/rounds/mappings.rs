@@ -1,7 +1,7 @@
 //! The program's mappings, as its recorder sees them: those of its process without the machine's,
 //! with the names that they have natively.
 
-use pagetrail::{PageRange, PageSet, Region};
+use pagetrail::{Heaps, PageRange, PageSet, Region};
 
 use super::Collected;
 
@@ -14,6 +14,16 @@ pub(super) fn at(pid: u32, collected: &Collected) -> Vec<Region> {
         regions = named(regions, range, name);
     }
     regions
+}
+
+/// Removes the pages of new sub-page heaps that were never used from what this process has written.
+///
+/// For a round that is sent before `execve(2)`: when the recorder looks, the heap and what it says
+/// of itself may be gone, and all aliases of new memory would count.
+pub(crate) fn forget_unused(collected: &mut Collected) {
+    let pid = std::process::id();
+    let regions = at(pid, collected);
+    Heaps::new(pid).subpages_of(&regions, &mut collected.written);
 }
 
 /// The addresses whose mapping is in `after`, and was not in `before`.

@@ -13,7 +13,7 @@ mod collected;
 pub(crate) mod control;
 mod followed;
 pub(crate) mod link;
-mod mappings;
+pub(crate) mod mappings;
 mod process;
 pub(crate) mod server;
 pub(crate) mod source;
