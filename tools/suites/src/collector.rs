@@ -4,6 +4,7 @@
 
 pub(crate) mod engines;
 pub mod logs;
+pub mod machine;
 mod memory;
 mod table;
 

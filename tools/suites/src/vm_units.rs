@@ -32,8 +32,12 @@ const PROGRAMS: [(&str, &[&str]); 7] = [
     ("vacation", &[]),
 ];
 
-/// Measures, prints what came of it, and replaces the recorded results.
-pub fn run(repo: &Repo) -> Result<()> {
+/// The programs whose results are recorded, each in the place of what was recorded of it before.
+const RECORDING: &str = "units.json";
+
+/// Measures all programs, or one by its name in the recording, prints what came of it, and replaces
+/// what was recorded of these.
+pub fn run(repo: &Repo, only: Option<&str>) -> Result<()> {
     let directory = build(repo)?;
     let program = directory.join("bench_units");
     println!("== natively");
@@ -41,6 +45,7 @@ pub fn run(repo: &Repo) -> Result<()> {
     command
         .arg("native")
         .arg(&directory)
+        .args(only)
         .stderr(Stdio::inherit());
     let native = last_document(&command.output()?.stdout)?;
     println!("== in a guest");
@@ -48,23 +53,75 @@ pub fn run(repo: &Repo) -> Result<()> {
         timeout: Duration::from_secs(3600),
         memory_mib: 3072,
         nested: true,
+        counted: true,
         ..Needs::default()
     };
     let command = [&program, Path::new("guest"), &directory];
     let command = command.map(|word: &Path| word.display().to_string());
-    let guest = pagetrail_rig::output(repo, SERIES, &needs, command.into())?;
-    let results = json!({
-        "schema": 1,
-        "native": native,
-        "guest": last_document(&guest)?,
+    let command = command.into_iter().chain(only.map(str::to_owned));
+    let guest = last_document(&pagetrail_rig::output(
+        repo,
+        SERIES,
+        &needs,
+        command.collect(),
+    )?)?;
+    let before = repo.root.join("bench/results").join(RECORDING);
+    let before: Value = match (only, fs::read_to_string(before)) {
+        (Some(_), Ok(before)) => serde_json::from_str(&before)?,
+        _ => Value::Null,
+    };
+    let mut results = json!({
+        "schema": 2,
+        "kernel": guest["kernel"],
+        "native": merged(&before["native"], native),
+        "guest": merged(&before["guest"], guest),
     });
+    add_instructions(&mut results["guest"]["programs"]);
     print!(
         "{}",
         render(&results).context("the results lack something")?
     );
     let text = serde_json::to_string_pretty(&results)? + "\n";
     let command = "cargo xtask bench units";
-    recordings::keep(repo, "units.json", text.as_bytes(), Place::Guest, command)
+    recordings::keep(repo, RECORDING, text.as_bytes(), Place::Guest, command)
+}
+
+/// Adds what each run of the guest took: its clock advances by a nanosecond for each instruction.
+fn add_instructions(programs: &mut Value) {
+    let add = |runs: &mut Value| {
+        for run in runs.as_array_mut().into_iter().flatten() {
+            let said = &run["said"];
+            let ms = ["fill_ms", "update_ms"].map(|key| said[key].as_f64());
+            let ms: Option<f64> = ms.into_iter().sum();
+            run["instructions"] = ms.map(|ms| (ms * 1e6).round()).into();
+        }
+    };
+    // Those that were recorded before the clock was one of instructions have no runs without
+    // rounds.
+    let programs = programs.as_array_mut().into_iter().flatten();
+    for program in programs.filter(|program| program["unprotected"].is_array()) {
+        add(&mut program["runs"]);
+        add(&mut program["unprotected"]);
+        let intervals = program["intervals"].as_array_mut();
+        let intervals = intervals.into_iter().flatten();
+        intervals.for_each(|interval| add(&mut interval["runs"]));
+    }
+}
+
+/// What was measured now, in the place of what is known of the same programs.
+fn merged(before: &Value, mut now: Value) -> Value {
+    let Some(mut programs) = before["programs"].as_array().cloned() else {
+        return now;
+    };
+    for program in now["programs"].as_array().into_iter().flatten() {
+        let is_same = |other: &&mut Value| other["program"] == program["program"];
+        match programs.iter_mut().find(is_same) {
+            Some(other) => *other = program.clone(),
+            None => programs.push(program.clone()),
+        }
+    }
+    now["programs"] = programs.into();
+    now
 }
 
 /// Builds the programs into a directory that a guest sees.

@@ -101,7 +101,12 @@ usage: cargo xtask TASK
                    measure anew all that stands beside the papers' values (hours; goes on where it
                    was ended), and write the book's chapters of them; report writes these alone
   bench vm         what the virtual machine costs a program: exits, instructions, collects (guests)
-  bench units      what merging sub-pages saves and costs programs: log entries, faults, bytes (guest)
+  bench vm collector [0|1|2 ..]
+                   libgc in programs that are guests, by the machine's write set, beside mprotect
+                   natively: instructions and exits in three sizes (guest, an hour)
+  bench units [PROGRAM]
+                   what sub-pages, and merging them, save and cost programs (figures 8 to 11 of Lu
+                   et al.): instructions, log entries, faults, bytes (guest)
   bench ooh [listing1|guests|checkpointer|collector|engines ..] [--for TIME] [--again]
                    section VI of the OoH paper in counts: every technique side by side in one guest,
                    and one to five guests at once; what is recorded is measured --again if so wanted,
@@ -313,9 +318,14 @@ fn run(args: &[String]) -> Result<ExitCode> {
             }
             [what, part @ ..] if what == "subpage" => subpage::bench(&repo, part).map(|()| true)?,
             [what, asked @ ..] if what == "trees" => trees::bench(&repo, asked).map(|()| true)?,
+            [what, part, sizes @ ..] if what == "vm" && part == "collector" => {
+                collector::machine::bench(&repo, sizes).map(|()| true)?
+            }
             [what] if what == "vm" => vm_bench::run(&repo).map(|()| true)?,
             [what, only @ ..] if what == "ooh" => ooh::bench::run(&repo, only).map(|()| true)?,
-            [what] if what == "units" => vm_units::run(&repo).map(|()| true)?,
+            [what, only @ ..] if what == "units" => {
+                vm_units::run(&repo, only.first().map(String::as_str)).map(|()| true)?
+            }
             _ => long::bench(&repo, rest.first().map(String::as_str)).map(|()| true)?,
         },
         // In a guest, started by the tasks above.
@@ -327,6 +337,7 @@ fn run(args: &[String]) -> Result<ExitCode> {
         "refusals-of-ooh" => ooh::refusals::in_guest(rest).map(|()| true)?,
         "measure-guests-logs" => ooh::bench::measure_guests(rest).map(|()| true)?,
         "measure-collector-logs" => collector::logs::measure_in_guest(rest).map(|()| true)?,
+        "measure-collector-machine" => collector::machine::measure_in_guest(rest).map(|()| true)?,
         "measure-collector" => collector::measure_in_guest(rest).map(|()| true)?,
         "reproduce" => reproduce::run(&repo, rest)?,
         "book" => book::build(&repo)? != steps::Outcome::Failed,
@@ -362,6 +373,7 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
         | "measure-guests-logs"
         | "refusals-of-ooh"
         | "measure-collector-logs"
+        | "measure-collector-machine"
         | "measure-collector"
         | "measure-checkpointer" => None,
         "bench" if rest.first().is_some_and(|arg| arg == "subpage") => rest.get(3),
@@ -384,6 +396,9 @@ fn surplus<'a>(task: &str, rest: &'a [String]) -> Option<&'a String> {
             let is_of_programs = rest.get(1).is_some_and(|arg| arg == "programs");
             rest.get(if is_of_programs { 3 } else { 2 })
         }
+        "bench" if rest.first().is_some_and(|arg| arg == "units") => rest.get(2),
+        // It looks at sizes itself.
+        "bench" if matches!(rest, [vm, part, ..] if vm == "vm" && part == "collector") => None,
         "generate" | "bench" | "posix" | "tier-guests" | "reproduce" | "shadow" | "kvm"
         | "arm64" => rest.get(1),
         "restore" => rest.get(2),

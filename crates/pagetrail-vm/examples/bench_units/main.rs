@@ -5,6 +5,10 @@
 //! another (Lu et al., section 6); `bench_units native DIRECTORY` tracks them natively. The
 //! programs ask for their rounds (`WORK_ROUNDS` in `work.h`), so that a round has the same writes
 //! whatever the machine's speed: what is counted does not depend on time. Prints one JSON document.
+//!
+//! Under `cargo xtask vm --counted` the programs' processor times are numbers of instructions (a
+//! nanosecond each). Beside the rounds stand runs without any: natively on libc's allocator, and as
+//! guests by sub-pages; and of one program, rounds after fewer and more changes.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -20,7 +24,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagetrail::{AtExit, DirtySource, State, Target, Technique, TrackMode, Watch};
 use pagetrail_vm::{GuestSource, RoundDetail, Settings, UnitStrategy};
@@ -44,6 +48,16 @@ const GUESTS: [(u32, UnitStrategy); 10] = [
     (8, UnitStrategy::Static),
     (8, UnitStrategy::History(8)),
     (8, UnitStrategy::Adaptive),
+];
+
+/// Sub-pages per page of guests without rounds.
+const UNPROTECTED: [u32; 3] = [1, 2, 4];
+
+/// What is measured by the changes between two rounds: whole pages, and parts.
+const BY_INTERVAL: [(u32, UnitStrategy); 3] = [
+    (1, UnitStrategy::Static),
+    (4, UnitStrategy::Static),
+    (4, UnitStrategy::Adaptive),
 ];
 
 /// Sub-pages per page that are measured natively.
@@ -75,7 +89,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Becomes a program whose rounds go over a link. The words before `--` are variables.
+/// Becomes a program whose rounds go over a link, if that is a number. The words before `--` are
+/// variables.
 fn machine(link: &str, words: &[OsString]) -> Result<Value> {
     let mut settings = Settings::default();
     let mut words = words.iter();
@@ -87,54 +102,116 @@ fn machine(link: &str, words: &[OsString]) -> Result<Value> {
         settings.variables.push((name.into(), value.into()));
     }
     let command: Vec<OsString> = words.cloned().collect();
-    pagetrail_vm::recorded_guest(&command, &settings, link.parse()?)?;
+    match link.parse() {
+        Ok(link) => pagetrail_vm::recorded_guest(&command, &settings, link)?,
+        Err(_) => pagetrail_vm::become_guest(&command, &settings)?,
+    };
     Ok(Value::Null)
 }
 
 fn all(
     directory: &Path,
     only: Option<&str>,
-    measure: fn(&Path, &Program) -> Result<Vec<Value>>,
+    measure: fn(&Path, &Program) -> Result<Value>,
 ) -> Result<Value> {
     let mut results = Vec::new();
     let wanted = |program: &&Program| only.is_none_or(|only| only == program.name);
     for program in PROGRAMS.iter().filter(wanted) {
-        results.push(json!({
-            "program": program.name,
-            "arguments": program.arguments,
-            "runs": measure(directory, program)?,
-        }));
+        let mut result = measure(directory, program)?;
+        result["program"] = program.name.into();
+        result["arguments"] = program.arguments.into();
+        results.push(result);
     }
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     Ok(json!({ "kernel": release.trim(), "programs": results }))
 }
 
-fn as_guests(directory: &Path, program: &Program) -> Result<Vec<Value>> {
-    let run = |(subpages, strategy): (u32, UnitStrategy)| {
-        let (rounds, link) = pagetrail_vm::pair()?;
-        let mut request = Request::new()?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["machine", &link.as_raw_fd().to_string()]);
-        for (name, value) in request.variables(directory, subpages) {
-            command.arg(format!("{name}={value}"));
-        }
-        command.arg("--").args(program.words(directory));
-        command.stdout(request.output()?);
-        let child = command.spawn()?;
-        drop(link);
-        let mut source = GuestSource::new(rounds, child, TrackMode::Writes, RoundDetail::SubPages);
-        source.set_units(strategy)?;
-        let mut counts = request.follow(&mut source)?;
-        counts["log_entries"] = source.log_entries().into();
-        counts["subpages"] = subpages.into();
-        counts["units"] = strategy.to_string().into();
-        eprintln!("{}: {counts}", program.name);
-        Ok(counts)
-    };
-    GUESTS.into_iter().map(run).collect()
+fn as_guests(directory: &Path, program: &Program) -> Result<Value> {
+    let run =
+        |program: &Program, (subpages, strategy)| recorded(directory, program, subpages, strategy);
+    let runs: Result<Vec<Value>> = GUESTS
+        .map(|variant| run(program, variant))
+        .into_iter()
+        .collect();
+    let mut result = json!({ "unprotected": unprotected(directory, program)?, "runs": runs? });
+    let intervals = program.intervals.iter().map(|changes| {
+        let program = program.with_rounds_of(*changes);
+        let runs: Result<Vec<Value>> = BY_INTERVAL
+            .map(|variant| run(&program, variant))
+            .into_iter()
+            .collect();
+        Ok::<_, Box<dyn std::error::Error>>(json!({ "changes": changes, "runs": runs? }))
+    });
+    let intervals: Result<Vec<Value>> = intervals.collect();
+    result["intervals"] = intervals?.into();
+    Ok(result)
 }
 
-fn natively(directory: &Path, program: &Program) -> Result<Vec<Value>> {
+/// A guest whose sub-pages merge by a strategy, with the rounds that it asks for.
+fn recorded(
+    directory: &Path,
+    program: &Program,
+    subpages: u32,
+    strategy: UnitStrategy,
+) -> Result<Value> {
+    let (rounds, link) = pagetrail_vm::pair()?;
+    let mut request = Request::new()?;
+    let mut command = guest(
+        &link.as_raw_fd().to_string(),
+        &request.variables(directory, subpages),
+    )?;
+    command.args(program.words(directory));
+    command.stdout(request.output()?);
+    let child = command.spawn()?;
+    drop(link);
+    let mut source = GuestSource::new(rounds, child, TrackMode::Writes, RoundDetail::SubPages);
+    source.set_units(strategy)?;
+    let mut counts = request.follow(&mut source)?;
+    counts["log_entries"] = source.log_entries().into();
+    counts["subpages"] = subpages.into();
+    counts["units"] = strategy.to_string().into();
+    eprintln!("{}: {counts}", program.name);
+    Ok(counts)
+}
+
+/// The beginning of a command by which this program becomes a guest.
+fn guest(link: &str, variables: &[(&str, String)]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["machine", link]);
+    command.args(
+        variables
+            .iter()
+            .map(|(name, value)| format!("{name}={value}")),
+    );
+    command.arg("--");
+    Ok(command)
+}
+
+/// What the program says of runs without rounds: natively on libc's allocator, and as a guest.
+fn unprotected(directory: &Path, program: &Program) -> Result<Vec<Value>> {
+    let words = program.with_rounds_of(0).words(directory);
+    let mut native = Command::new(&words[0]);
+    native.args(&words[1..]);
+    let mut runs = vec![json!({ "where": "natively", "subpages": 0, "said": said(&mut native)? })];
+    for subpages in UNPROTECTED {
+        let [library, parts, _] = Request::new()?.variables(directory, subpages);
+        let mut command = guest("-", &[library, parts])?;
+        let said = said(command.args(&words))?;
+        runs.push(json!({ "where": "guest", "subpages": subpages, "said": said }));
+    }
+    eprintln!("{}: {}", program.name, Value::from(runs.clone()));
+    Ok(runs)
+}
+
+fn said(command: &mut Command) -> Result<Value> {
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(format!("{command:?}: {output:?}").into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn natively(directory: &Path, program: &Program) -> Result<Value> {
     let run = |subpages: u32| {
         let mut request = Request::new()?;
         let words = program.words(directory);
@@ -149,7 +226,8 @@ fn natively(directory: &Path, program: &Program) -> Result<Vec<Value>> {
         eprintln!("{}: {counts}", program.name);
         Ok(counts)
     };
-    NATIVE.into_iter().map(run).collect()
+    let runs: Result<Vec<Value>> = NATIVE.into_iter().map(run).collect();
+    Ok(json!({ "runs": runs? }))
 }
 
 /// The way by which a program asks for rounds, and where it prints.
@@ -243,6 +321,8 @@ struct Counts {
     object_bytes: u64,
     dirty_subpages: u64,
     subpage_bytes: u64,
+    /// What the collects of these rounds took.
+    collects: Duration,
     first: Option<[u64; NAMES.len()]>,
     last: Option<[u64; NAMES.len()]>,
 }
@@ -261,8 +341,11 @@ impl Counts {
 
     fn add(&mut self, source: &mut dyn DirtySource) -> Result<()> {
         self.see_counters();
+        let began = Instant::now();
         let round = source.collect()?;
+        let took = began.elapsed();
         if self.rounds > 0 {
+            self.collects += took;
             let subpages = round.subpages().ok_or("the program has no such heap")?;
             self.pages += subpages.pages().page_count();
             self.dirty_subpages += subpages.count();
@@ -285,6 +368,7 @@ impl Counts {
             "subpage_bytes": self.subpage_bytes,
             "volume_bytes": self.dirty_subpages * self.subpage_bytes,
             "object_bytes": self.object_bytes,
+            "collects_ms": self.collects.as_secs_f64() * 1e3,
             "said": said,
         });
         if let (Some(first), Some(last)) = (self.first, self.last) {

@@ -63,6 +63,10 @@ const PROGRAMS: &[(&str, &str, &[&str])] = &[
     ("tokyo.c", "gcc", &["-ltokyocabinet"]),
     ("tkrzw.cc", "g++", &["-std=c++17", "-ltkrzw"]),
     ("nodes.cc", "g++", &[]),
+    ("bayes.c", "gcc", &["-lm"]),
+    ("genome.c", "gcc", &[]),
+    ("intruder.c", "gcc", &[]),
+    ("vacation.c", "gcc", &[]),
     ("counted.c", "gcc", SHARED),
 ];
 
@@ -88,7 +92,8 @@ pub(super) struct Kit {
 }
 
 impl Kit {
-    pub(super) fn build(repo: &Repo) -> Result<Self> {
+    /// Compiles the programs, and has cargo build the libraries and commands that they run with.
+    pub(super) fn build(repo: &Repo, packages: &[&str]) -> Result<Self> {
         for (package, header) in [
             ("libtokyocabinet-dev", "/usr/include/tcutil.h"),
             ("libtkrzw-dev", "/usr/include/tkrzw_dbm_tiny.h"),
@@ -102,10 +107,9 @@ impl Kit {
                 return Err(NotHere::error(&format!("apt-get install {package}")));
             }
         }
-        let packages = ["pagetrail-cli", "pagetrail-alloc-preload"];
         let mut cargo = repo.cargo(&["build", "--quiet", "--release"]);
         let status = cargo
-            .args(packages.map(|name| format!("--package={name}")))
+            .args(packages.iter().map(|name| format!("--package={name}")))
             .status()?;
         ensure!(status.success(), "the release build failed");
         let kit = Self {
