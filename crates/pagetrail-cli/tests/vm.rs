@@ -354,6 +354,49 @@ fn a_script_that_is_followed_is_recorded_whole() {
     assert_eq!(with_known, 3, "{whole}");
 }
 
+/// A shell forks, and its children execute programs at once: each has a heap of which little was
+/// used when its last round is sent. All aliases of such a heap are 32,768 pages.
+#[test]
+fn short_lives_on_sub_pages_have_what_was_used() {
+    if no_guest() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let words = [
+        "record",
+        "--vm",
+        "--follow",
+        "--subpages",
+        "8",
+        "--interval",
+        "50ms",
+        "--",
+    ];
+    let script = "seq 9 | sort -r | head -1; (seq 3) >&2; exec seq 2";
+    let words = [&words[..], &["sh", "-c", script]].concat();
+    let output = pagetrail(here, &words).env(PLACE, library()).output();
+    let output = output.expect("the command starts");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(output.stdout, b"9\n1\n2\n");
+    let whole = report(here, "pagetrail.trail");
+    let processes = whole["processes"].as_array().expect("processes");
+    assert!(processes.len() > 4, "{whole}");
+    for process in processes {
+        let pid = number(&process["pid"]).to_string();
+        let words = ["report", "--json", "--process", &pid, "pagetrail.trail"];
+        let output = run(here, &words);
+        let one: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let mappings = one["mappings"].as_array().expect("mappings");
+        let pages = mappings
+            .iter()
+            .map(|mapping| number(&mapping["distinct_pages"]));
+        let pages: u64 = pages.sum();
+        println!("{}: {pages} pages", process["command"]);
+        assert!(0 < pages && pages < 8_000, "{pages} pages: {one}");
+    }
+}
+
 #[test]
 fn a_call_that_is_not_known_is_noted_once() {
     if no_guest() {

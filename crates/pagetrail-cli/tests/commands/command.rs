@@ -32,6 +32,27 @@ fn help_of_top() {
     insta::assert_snapshot!(help("top"));
 }
 
+/// Nothing is started, so that no KVM is needed.
+#[test]
+fn what_does_not_follow_guests_says_what_to_do() {
+    let checkpoint = [
+        "checkpoint",
+        "--vm",
+        "--follow",
+        "--store",
+        "saved",
+        "--",
+        "true",
+    ];
+    let said = error_line(&run(here(), &checkpoint), 2);
+    assert!(said.contains("--tree -p PID"), "{said}");
+    let plan = [
+        "tier", "plan", "--vm", "--follow", "--fast", "64M", "--", "true",
+    ];
+    let said = error_line(&run(here(), &plan), 2);
+    assert!(said.contains("record --vm --follow"), "{said}");
+}
+
 #[test]
 fn wrong_usage_is_one_line() {
     let cases: &[&[&str]] = &[

@@ -176,6 +176,9 @@ pub(crate) struct TakeArgs {
     /// pagetrail vm)
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "technique", "report_again"])]
     pub(crate) vm: bool,
+    /// As record --vm has it: refused, with what to do instead
+    #[arg(long, hide = true, requires = "vm")]
+    pub(crate) follow: bool,
     /// A program to start, and its arguments; with --vm, as a guest
     #[arg(last = true, value_name = "CMD", conflicts_with = "pid")]
     pub(crate) command: Vec<OsString>,

@@ -13,6 +13,12 @@ use crate::exit;
 
 /// Takes checkpoints by who is asked to.
 pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
+    if args.follow {
+        bail!(
+            "a checkpoint is of one guest, and programs that it executes run natively: start the program without \
+             --vm, and save the tree (--tree -p PID)"
+        );
+    }
     match args.restorable {
         None if args.tree || args.cgroup.is_some() => return tree::take(args),
         None => return take::run(args, false),

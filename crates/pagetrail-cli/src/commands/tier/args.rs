@@ -172,6 +172,9 @@ pub(crate) struct SubjectArgs {
     /// without faults (see pagetrail vm)
     #[arg(long, requires = "command")]
     pub(crate) vm: bool,
+    /// As record --vm has it: refused, with what to do instead
+    #[arg(long, hide = true, requires = "vm")]
+    pub(crate) follow: bool,
 }
 
 /// Arguments of `tier run`.

@@ -46,6 +46,12 @@ pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
 
 /// Runs `tier plan`; what it prints.
 fn plan(args: &PlanArgs) -> Result<String> {
+    if args.subject.follow {
+        bail!(
+            "a plan is for one guest, and programs that it executes run natively: record them (record --vm --follow \
+             --access), and plan for each recording (--trail)"
+        );
+    }
     let html = args.html.as_deref();
     let html = html
         .map(|path| OutFile::open(path, Kind::Page))
