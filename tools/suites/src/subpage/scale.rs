@@ -37,7 +37,7 @@ pub(super) fn measure(kit: &Kit) -> Result<Vec<Value>> {
 fn of_kernel(kit: &Kit, kernel: &Workload) -> Result<Value> {
     let (asked, said) = asked(kit, kernel)?;
     let parts = PARTS[1];
-    let heap = kit.run(&kit.words(kernel), Some(parts))?["memory_kib"].take();
+    let heap = kit.run(&kit.words(kernel), Heap::Parts(parts))?["memory_kib"].take();
     let result = json!({
         "program": kernel.name,
         "arguments": kit.words(kernel)[1..],
