@@ -34,6 +34,7 @@ const STEPS: &[&[&str]] = &[
     &["bench", "subpage", "programs"],
     &["bench", "subpage", "checkpoints"],
     &["bench", "subpage", "scale"],
+    &["bench", "units"],
     // With the guests' part, and the recorded programs.
     &["bench", "tier"],
     &["bench", "guests"],

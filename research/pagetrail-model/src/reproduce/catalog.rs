@@ -5,8 +5,8 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use super::{
-    Table, flexible, hmmv, ooh, ooh_formulas, ooh_influence, ooh_logs, ooh_machines, ooh_programs,
-    xen, xen_counts, xen_native,
+    Table, flexible, flexible_guests, hmmv, ooh, ooh_formulas, ooh_influence, ooh_logs,
+    ooh_machines, ooh_programs, xen, xen_counts, xen_native,
 };
 use crate::RunError;
 
@@ -171,6 +171,10 @@ const FLEXIBLE: &[Entry] = &[
     lookup(&[Figure(9)], flexible::figure9),
     lookup(&[Figure(10)], flexible::figure10),
     lookup(&[Figure(11)], flexible::figure11),
+    lookup(&[Figure(8)], flexible_guests::figure8),
+    lookup(&[Figure(9)], flexible_guests::figure9),
+    lookup(&[Figure(10)], flexible_guests::figure10),
+    lookup(&[Figure(11)], flexible_guests::figure11),
 ];
 
 const HMMV: &[Entry] = &[

@@ -8,6 +8,7 @@
 pub mod catalog;
 mod claim;
 pub mod flexible;
+pub mod flexible_guests;
 pub mod hmmv;
 pub mod ooh;
 pub mod ooh_formulas;

@@ -52,6 +52,8 @@ pub enum Recording {
     SubpageCheckpoints,
     /// Tokyo Cabinet with as many records as in the paper of Lu et al.
     SubpageScale,
+    /// Sub-pages that merge, of programs that are guests.
+    Units,
     /// Policies of tiers.
     Tier,
     /// Policies of tiers on what real programs touched.
@@ -70,7 +72,7 @@ pub enum Recording {
 
 impl Recording {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Bench,
         Self::BenchGuest,
         Self::Metrics,
@@ -82,6 +84,7 @@ impl Recording {
         Self::SubpagePrograms,
         Self::SubpageCheckpoints,
         Self::SubpageScale,
+        Self::Units,
         Self::Tier,
         Self::TierPrograms,
         Self::TierFaults,
@@ -105,6 +108,7 @@ impl Recording {
             Self::SubpagePrograms => "subpage_programs.json",
             Self::SubpageCheckpoints => "subpage_checkpoints.json",
             Self::SubpageScale => "subpage_scale.json",
+            Self::Units => "units.json",
             Self::Tier => "tier.json",
             Self::TierPrograms => "tier_programs.json",
             Self::TierFaults => "tier_guest_faults.json",
@@ -129,6 +133,7 @@ impl Recording {
             Self::SubpagePrograms => "cargo xtask bench subpage programs",
             Self::SubpageCheckpoints => "cargo xtask bench subpage checkpoints",
             Self::SubpageScale => "cargo xtask bench subpage scale",
+            Self::Units => "cargo xtask bench units",
             Self::Tier => "cargo xtask bench tier",
             Self::TierPrograms => "cargo xtask bench tier-programs",
             Self::TierFaults => "cargo xtask bench tier-guest",
@@ -155,6 +160,7 @@ impl Recording {
             | Self::Checkpointer
             | Self::TierFaults
             | Self::Vm
+            | Self::Units
             | Self::OohGuest
             | Self::Suites
             | Self::KvmPaging => Origin::Emulated,

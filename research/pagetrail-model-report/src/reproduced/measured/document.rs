@@ -82,6 +82,7 @@ const MARKS: &[(Recording, &str)] = &[
         "results[].variants[].stored_bytes",
     ),
     (Recording::SubpageScale, "results[].asked.objects"),
+    (Recording::Units, "guest.programs[].runs[].log_entries"),
     (Recording::SubpagePrograms, "results[].variants[].tracked"),
     (Recording::Tier, "tables_3_and_4"),
     (Recording::TierPrograms, "ours[].figure_6"),

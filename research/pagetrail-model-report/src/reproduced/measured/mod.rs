@@ -42,6 +42,7 @@ const BROUGHT: &[(&str, &str)] = recorded!(
     "subpage_programs.json"
     "subpage_checkpoints.json"
     "subpage_scale.json"
+    "units.json"
     "tier.json"
     "tier_programs.json"
     "tier_guest_faults.json"
