@@ -392,7 +392,6 @@ fn short_lives_on_sub_pages_have_what_was_used() {
             .iter()
             .map(|mapping| number(&mapping["distinct_pages"]));
         let pages: u64 = pages.sum();
-        println!("{}: {pages} pages", process["command"]);
         assert!(0 < pages && pages < 8_000, "{pages} pages: {one}");
     }
 }
