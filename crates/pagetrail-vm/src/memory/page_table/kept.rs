@@ -165,7 +165,7 @@ impl<W: Words> PageTable<W> {
         if address >= end {
             return end;
         }
-        let first = (table / 8 + ((address / PAGE) & 511)) as usize;
+        let first = (table / 8 + (address / PAGE % 512)) as usize;
         let count = ((end - address) / PAGE) as usize;
         let entries = &self.words[first..first + count];
         let has_one = |entry: &AtomicU64| entry.load(Ordering::Relaxed) & bits != 0;
