@@ -22,10 +22,13 @@ const POLICY: &str = "the paper's policy";
 const TWO_LISTS: &str = "two lists (Nimble)";
 const MEMORY_MODE: &str = "memory mode, a direct-mapped cache";
 
+/// Makes a program anew.
+type Make<'a> = &'a dyn Fn() -> Box<dyn Program>;
+
 /// A program, and how many gigabytes the paper's takes (table 6).
 struct Case<'a> {
     name: &'a str,
-    program: &'a dyn Fn() -> Box<dyn Program>,
+    program: Make<'a>,
     size: &'a str,
     gigabytes: usize,
 }
@@ -117,7 +120,7 @@ pub(crate) fn figure() -> Result<Value> {
             SEED,
         ))
     };
-    let programs: [(&str, &dyn Fn() -> Box<dyn Program>, [usize; 2]); 4] = [
+    let programs: [(&str, Make<'_>, [usize; 2]); 4] = [
         ("PageRank", &rank, [18, 70]),
         ("betweenness centrality", &between, [20, 76]),
         ("breadth-first search", &search, [19, 76]),

@@ -149,7 +149,8 @@ impl Orders {
         let page_bytes = table.page_bytes();
         for unit in &mut self.units {
             let touch = touches.any(unit.address, unit.address + unit.bytes);
-            let Some(page) = table.unit_mut(unit.address).map(|(page, _)| *page) else {
+            let page = table.unit_mut(unit.address).map(|(page, _)| *page);
+            let Some(page) = page.filter(|page| !page.is_absent()) else {
                 continue;
             };
             let served = touch.any() && !page.is_backed_off();

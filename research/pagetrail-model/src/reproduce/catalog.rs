@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 use super::{
-    Table, flexible, flexible_guests, hmmv, ooh, ooh_formulas, ooh_influence, ooh_logs,
+    Table, flexible, flexible_guests, hmmv, hmmv_huge, ooh, ooh_formulas, ooh_influence, ooh_logs,
     ooh_machines, ooh_programs, xen, xen_counts, xen_native,
 };
 use crate::RunError;
@@ -183,13 +183,13 @@ const HMMV: &[Entry] = &[
     lookup(&[T(3)], hmmv::table3),
     lookup(&[T(4)], hmmv::table4),
     lookup(&[T(5)], hmmv::table5),
-    lookup(&[T(6)], hmmv::table6),
+    lookup(&[T(6)], hmmv_huge::table6),
     lookup(&[Figure(2)], hmmv::figure2),
     lookup(&[Figure(3)], hmmv::figure3),
     lookup(&[Figure(4)], hmmv::figure4),
     lookup(&[Figure(5)], hmmv::figure5),
     lookup(&[Figure(6)], hmmv::figure6),
-    lookup(&[Figure(7)], hmmv::figure7),
+    lookup(&[Figure(7)], hmmv_huge::figure7),
     lookup(&[Figure(8)], hmmv::figure8),
 ];
 

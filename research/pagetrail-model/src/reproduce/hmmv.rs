@@ -1,4 +1,5 @@
-//! HMM-V (Sha et al.): tables 2 to 6 and figures 2 to 8.
+//! HMM-V (Sha et al.): tables 1 to 5 and figures 2 to 6 and 8; what is of huge pages is in
+//! [`hmmv_huge`](super::hmmv_huge).
 //!
 //! Nothing of it runs here: the policies are simulated by `pagetrail-tier`, at the latencies and
 //! bandwidths of table 2, and the faults of moving pages counted in a guest; what comes of both is
@@ -21,7 +22,7 @@ const DESIGNS: [(&str, &str); 5] = [
 ];
 const POLICY: &str = "the paper's policy";
 
-fn tier(path: impl Into<String>) -> Pick {
+pub(super) fn tier(path: impl Into<String>) -> Pick {
     Pick::new(Recording::Tier, path)
 }
 
@@ -390,54 +391,6 @@ pub fn figure6() -> Result<Table, RunError> {
 const FIGURE6_WHY: &str = "the programs here are ours or recorded in a guest; PageRank reads every edge in every pass, \
                            the paper's hardly leaves one gigabyte";
 
-/// Table 6: what the programs of figure 7 take.
-pub fn table6() -> Result<Table, RunError> {
-    let rows = [
-        ("PR, 2^27 vertices", 18.0),
-        ("PR, 2^29 vertices", 70.0),
-        ("BC, 2^27 vertices", 20.0),
-        ("BC, 2^29 vertices", 76.0),
-        ("graph500, 2^25 vertices", 19.0),
-        ("graph500, 2^27 vertices", 76.0),
-        ("redis, 8M pairs", 32.0),
-        ("redis, 25M pairs", 100.0),
-    ];
-    Ok(Table {
-        name: "6",
-        about: "Resident memory of the programs of figure 7.",
-        absent: Some("the programs need up to 100 GB of memory"),
-        rows: rows
-            .map(|(what, gib)| Row::paper_alone(what, "GB", Printed(gib)))
-            .into(),
-        ..Table::default()
-    })
-}
-
-/// Figure 7: huge pages.
-pub fn figure7() -> Result<Table, RunError> {
-    let rows = [
-        ("what fits, HMM-V over memory mode", 1.147),
-        ("PR_L, memory mode over NUMA balancing", 0.74),
-        ("BC_L, Nimble over NUMA balancing", 1.30),
-        ("BC_L, HMM-V over Nimble", 1.484),
-        ("BC_L, HMM-V over memory mode", 1.13),
-        ("Redis_L, HMM-V over NUMA balancing", 1.10),
-        ("Redis_L, Nimble over NUMA balancing", 0.81),
-    ];
-    Ok(Table {
-        name: "Figure 7",
-        about: "Programs of table 6 in a machine with huge pages.",
-        absent: Some(
-            "the simulator has pages of one size; that huge pages move as one, and that guests in huge pages are \
-             tiered, are tests on real kernels, and memory mode is simulated with small pages (tier.json)",
-        ),
-        rows: rows
-            .map(|(what, times)| Row::paper_alone(what, "times", Printed(times)))
-            .into(),
-        ..Table::default()
-    })
-}
-
 /// Figure 8: four programs, islands against a pool.
 pub fn figure8() -> Result<Table, RunError> {
     let mut rows = vec![
@@ -473,15 +426,30 @@ pub fn figure8() -> Result<Table, RunError> {
             ));
         }
     }
+    for (what, times, path, note) in [
+        (
+            "a, islands over NUMA balancing",
+            1.35,
+            "figure_8.ours.islands_against_first_touch",
+            "in place of NUMA balancing: pages where they were first touched, fast memory first",
+        ),
+        (
+            "a, islands over memory mode",
+            1.17,
+            "figure_8.ours.islands_against_memory_mode",
+            "filling the cache and writing back are not priced",
+        ),
+    ] {
+        rows.push(Row::recorded(what, "times", Printed(times), tier(path)).note(note));
+    }
     for (what, times) in [
-        ("a, islands over NUMA balancing", 1.35),
-        ("a, islands over memory mode", 1.17),
         ("b, huge pages, islands over memory mode", 1.093),
         ("b, huge pages, pool over memory mode", 1.139),
     ] {
-        rows.push(Row::paper_alone(what, "times", Printed(times)).note(
-            "NUMA balancing in guests is not simulated, and memory mode for one program at a time",
-        ));
+        rows.push(
+            Row::paper_alone(what, "times", Printed(times))
+                .note("the four programs are simulated in small pages"),
+        );
     }
     Ok(Table {
         name: "Figure 8",

@@ -10,6 +10,7 @@ mod claim;
 pub mod flexible;
 pub mod flexible_guests;
 pub mod hmmv;
+pub mod hmmv_huge;
 pub mod ooh;
 pub mod ooh_formulas;
 pub mod ooh_influence;
