@@ -105,6 +105,9 @@ pub(crate) struct WhichArgs {
 /// Arguments of `tier plan`.
 #[derive(Args, Debug)]
 pub(crate) struct PlanArgs {
+    /// As record --vm has it: refused, with what to do instead
+    #[arg(long, hide = true, requires = "vm")]
+    pub(crate) follow: bool,
     #[command(flatten)]
     pub(crate) subject: SubjectArgs,
     /// A program to start as a guest, with --vm, and its arguments; it gets no input, its output
@@ -172,9 +175,6 @@ pub(crate) struct SubjectArgs {
     /// without faults (see pagetrail vm)
     #[arg(long, requires = "command")]
     pub(crate) vm: bool,
-    /// As record --vm has it: refused, with what to do instead
-    #[arg(long, hide = true, requires = "vm")]
-    pub(crate) follow: bool,
 }
 
 /// Arguments of `tier run`.

@@ -46,7 +46,7 @@ pub(crate) fn run(args: &TierArgs) -> Result<ExitCode> {
 
 /// Runs `tier plan`; what it prints.
 fn plan(args: &PlanArgs) -> Result<String> {
-    if args.subject.follow {
+    if args.follow {
         bail!(
             "a plan is for one guest, and programs that it executes run natively: record them (record --vm --follow \
              --access), and plan for each recording (--trail)"
