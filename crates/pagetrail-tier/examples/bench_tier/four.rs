@@ -163,7 +163,7 @@ fn run(pooled: bool) -> Result<Run> {
     })
 }
 
-/// The same programs with pages where they were first touched, fast memory first: what NUMA
+/// Runs the programs with pages where they were first touched, fast memory first: what NUMA
 /// balancing in guests leaves them with.
 fn first_touch() -> Vec<f64> {
     let run = |(_, prices, mut program): (_, Prices, Beside)| {
@@ -178,7 +178,7 @@ fn first_touch() -> Vec<f64> {
     programs().into_iter().map(run).collect()
 }
 
-/// The same programs with all fast memory as one cache of them, and pages anywhere in slow memory.
+/// Runs the programs with all fast memory as one cache of them, and pages anywhere in slow memory.
 fn cached() -> Vec<f64> {
     let mut all = programs();
     let mut frames: Vec<u32> = (0..SLOW as u32).collect();

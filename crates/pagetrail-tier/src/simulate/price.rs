@@ -18,7 +18,7 @@ pub struct Prices {
     pub scan_page: f64,
     /// Moving a page of 4 KiB.
     pub move_page: f64,
-    /// Looking into fast memory, in vain, where it is a cache: a latency.
+    /// Looking into fast memory, where it is a cache that does not have the page: a latency.
     pub look_up: f64,
 }
 
@@ -89,7 +89,7 @@ pub struct Bill {
     pub scanned: u64,
     /// Pages moved, in both directions.
     pub moved: u64,
-    /// Accesses to slow memory before which fast memory was looked into, in vain.
+    /// Accesses to slow memory before which a cache was looked into that did not have the page.
     pub looked_up: u64,
 }
 
