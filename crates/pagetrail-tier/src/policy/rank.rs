@@ -100,18 +100,21 @@ impl Degrees {
 
     /// How much higher a score must be to take another's place, `seen` windows after a phase began.
     pub(super) fn margin(&self, seen: u16) -> u16 {
-        let windows = u16::from(self.windows);
-        let margin = self.margin * self.in_score();
-        match self.order {
-            Order::Lately => margin * seen.min(windows) / windows,
+        let windows = u32::from(self.windows);
+        let margin = u32::from(self.margin) * u32::from(self.in_score());
+        let margin = match self.order {
+            Order::Lately => margin * u32::from(seen).min(windows) / windows,
             // A mean is steady by itself.
             Order::Steadily => margin / 4,
-        }
+        };
+        // No score is as high: such a margin stays out of reach.
+        u16::try_from(margin).unwrap_or(u16::MAX)
     }
 
     /// The lowest score of a page that is of some rank, on average.
     pub(super) fn score_of(&self, rank: u16) -> u16 {
-        rank.saturating_sub(1) * self.in_score() + u16::from(rank > 0)
+        let below = rank.saturating_sub(1).saturating_mul(self.in_score());
+        below.saturating_add(u16::from(rank > 0))
     }
 
     /// The rank of a score.
@@ -132,6 +135,28 @@ impl Degrees {
             Ranking::Recency => u16::from(self.windows).saturating_sub(page.windows_since()),
             Ranking::FirstTouch => 0,
             Ranking::Random => scatter(address >> 12, RANDOM_RANKS.into()) as u16,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_and_margins_that_no_page_has_stay_out_of_reach() {
+        let settings = Settings {
+            margin: u16::MAX,
+            ..Settings::default()
+        };
+        for order in [Order::Lately, Order::Steadily] {
+            let degrees = Degrees::new(&settings, order);
+            let most = settings.rank_max() * degrees.in_score();
+            for rank in [1 << 14, 1 << 15, (1 << 15) + 1, u16::MAX] {
+                assert!(degrees.score_of(rank) > most, "{order:?}: {rank}");
+            }
+            assert!(degrees.margin(u16::MAX) > most, "{order:?}");
+            assert_eq!((degrees.score_of(0), degrees.score_of(1)), (0, 1));
         }
     }
 }

@@ -225,9 +225,9 @@ impl Settings {
         };
         let scale = u16::from(read_weight).max(1);
         Self {
-            degree_min: self.degree_min * scale,
-            place_min: self.place_min * scale,
-            margin: self.margin * scale,
+            degree_min: self.degree_min.saturating_mul(scale),
+            place_min: self.place_min.saturating_mul(scale),
+            margin: self.margin.saturating_mul(scale),
             read_weight,
             write_weight,
             ..self
