@@ -14,9 +14,18 @@ const TICKS: f64 = 100.0;
 /// the kernel's work, not the program's, and takes less.
 const BUSY: f64 = 0.3;
 
-/// Since when this process measures.
-static SINCE: Mutex<Option<Since>> = Mutex::new(None);
+/// What this process measures; `None` where nobody has called [`begin`].
+static WATCHED: Mutex<Option<Watched>> = Mutex::new(None);
 
+/// Since when which recording is measured.
+struct Watched {
+    recording: Option<String>,
+    from: Since,
+    /// When a recording was kept last.
+    kept: Since,
+}
+
+#[derive(Clone, Copy)]
 struct Since {
     at: Instant,
     load: f64,
@@ -28,33 +37,54 @@ struct Since {
 struct Ticks {
     /// Of the whole machine.
     machine: u64,
-    /// Of this process, and of those that it has waited for.
+    /// Of this process and of those that it has started, and so on.
     own: u64,
+}
+
+/// A process, as `/proc` has it.
+struct Process {
+    id: u32,
+    parent: u32,
+    ticks: u64,
 }
 
 /// From here on what runs beside this process is looked at.
 pub fn begin() -> Result<()> {
     let since = Since::now()?;
-    *lock() = Some(since);
+    *lock() = Some(Watched {
+        recording: None,
+        from: since,
+        kept: since,
+    });
     Ok(())
 }
 
-/// What ran beside this process since the beginning or the last call, for a recording; null where
-/// nobody has called [`begin`].
-pub(crate) fn beside() -> Result<Value> {
+/// What ran beside this process while `recording` was measured: since the beginning, or since
+/// another one was kept. Null where nobody has called [`begin`].
+pub(crate) fn beside(recording: &str) -> Result<Value> {
     let now = Since::now()?;
-    let said = match &*lock() {
-        Some(since) => since.until(&now),
+    Ok(match &mut *lock() {
+        Some(watched) => watched.keeps(recording, now),
         None => Value::Null,
-    };
-    begin()?;
-    Ok(said)
+    })
 }
 
-fn lock() -> std::sync::MutexGuard<'static, Option<Since>> {
-    SINCE
+fn lock() -> std::sync::MutexGuard<'static, Option<Watched>> {
+    WATCHED
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Watched {
+    /// What ran beside a recording, which may be kept again with each of its rows.
+    fn keeps(&mut self, recording: &str, now: Since) -> Value {
+        if self.recording.as_deref() != Some(recording) {
+            self.recording = Some(recording.to_owned());
+            self.from = self.kept;
+        }
+        self.kept = now;
+        self.from.until(&now)
+    }
 }
 
 impl Since {
@@ -62,12 +92,13 @@ impl Since {
         let read = |path: &str| fs::read_to_string(path).with_context(|| path.to_owned());
         let load = read("/proc/loadavg")?;
         let load = load.split(' ').next().context("no load average")?;
+        let started = started_by(std::process::id(), processes()?);
         Ok(Self {
             at: Instant::now(),
             load: load.parse()?,
             ticks: Ticks {
                 machine: machine(&read("/proc/stat")?).context("/proc/stat")?,
-                own: own(&read("/proc/self/stat")?).context("/proc/self/stat")?,
+                own: started + own(&read("/proc/self/stat")?).context("/proc/self/stat")?,
             },
         })
     }
@@ -89,7 +120,7 @@ impl Since {
 fn others(before: Ticks, after: Ticks, seconds: f64) -> f64 {
     let machine = after.machine.saturating_sub(before.machine);
     let own = after.own.saturating_sub(before.own);
-    // A process that nobody has waited for yet counts as another.
+    // A process whose parent has ended before it counts as another.
     machine.saturating_sub(own) as f64 / TICKS / seconds.max(1.0 / TICKS)
 }
 
@@ -107,7 +138,50 @@ fn machine(stat: &str) -> Option<u64> {
         .sum()
 }
 
-/// Of `/proc/self/stat`: user and system time, own and of children that were waited for.
+/// All processes.
+fn processes() -> Result<Vec<Process>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").context("/proc")? {
+        let entry = entry.context("/proc")?;
+        let name = entry.file_name();
+        let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // One that has ended meanwhile is among what its parent has waited for.
+        let Ok(stat) = fs::read(entry.path().join("stat")) else {
+            continue;
+        };
+        let stat = String::from_utf8_lossy(&stat);
+        if let (Some(parent), Some(ticks)) = (parent(&stat), own(&stat)) {
+            found.push(Process { id, parent, ticks });
+        }
+    }
+    Ok(found)
+}
+
+/// The time of those that `process` has started, of those that they have, and so on: a guest's
+/// emulator is waited for when all of its rows are there.
+fn started_by(process: u32, all: Vec<Process>) -> u64 {
+    let (mut parents, mut rest) = (vec![process], all);
+    let mut ticks = 0;
+    while let Some(parent) = parents.pop() {
+        let (children, others): (Vec<_>, Vec<_>) = rest
+            .into_iter()
+            .partition(|process| process.parent == parent);
+        ticks += children.iter().map(|child| child.ticks).sum::<u64>();
+        parents.extend(children.iter().map(|child| child.id));
+        rest = others;
+    }
+    ticks
+}
+
+/// Of `/proc/PID/stat`: who has started it.
+fn parent(stat: &str) -> Option<u32> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    rest.split(' ').nth(1)?.parse().ok()
+}
+
+/// Of `/proc/PID/stat`: user and system time, own and of children that were waited for.
 fn own(stat: &str) -> Option<u64> {
     // The name, in parentheses, may have spaces.
     let (_, rest) = stat.rsplit_once(") ")?;
@@ -126,7 +200,7 @@ mod tests {
         assert_eq!(machine(stat), Some(73));
         assert_eq!(machine("intr 1"), None);
         let stat = "12 (a) name) S 1 2 3 4 5 6 7 8 9 10 100 20 3 4 5 6";
-        assert_eq!(own(stat), Some(127));
+        assert_eq!((own(stat), parent(stat)), (Some(127), Some(1)));
         assert_eq!(own("12 (short) S 1"), None);
     }
 
@@ -138,6 +212,40 @@ mod tests {
         assert!(near(others(ticks(100, 50), ticks(500, 250), 2.0), 1.0));
         // Ticks are counted at different instants.
         assert!(near(others(ticks(100, 50), ticks(200, 151), 1.0), 0.0));
+    }
+
+    #[test]
+    fn time_of_what_it_has_started_is_its_own_too() {
+        let process = |id, parent, ticks| Process { id, parent, ticks };
+        let all = vec![
+            process(1, 0, 1000),
+            process(9, 8, 300),
+            process(7, 1, 5),
+            process(8, 7, 20),
+            process(10, 1, 4000),
+        ];
+        assert_eq!(started_by(7, all), 320);
+    }
+
+    #[test]
+    fn rows_of_one_recording_are_one_measurement() {
+        let began = Since::now().unwrap();
+        let after = |seconds: u64, ticks: u64| {
+            let mut since = began;
+            since.at += std::time::Duration::from_secs(seconds);
+            since.ticks.machine += ticks;
+            since
+        };
+        let mut watched = Watched {
+            recording: None,
+            from: began,
+            kept: began,
+        };
+        let mut busy = |name, since| watched.keeps(name, since)["processors_of_others"].take();
+        assert_eq!(busy("a", after(1, 100)), 1.0);
+        // The second row was measured by itself, and the first is in the recording, too.
+        assert_eq!(busy("a", after(2, 100)), 0.5);
+        assert_eq!(busy("b", after(4, 120)), 0.1);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `bench/results/`: recordings, and `provenance.json` beside them, which says where each is from.
 
-use std::fs;
+use std::fs::{self, File};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -28,8 +29,10 @@ pub enum Place {
 /// Keeps a recording, and where it is from: this machine, today, `command`, and what ran beside it.
 pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &str) -> Result<()> {
     let results = repo.root.join(RESULTS);
-    let path = results.join(name);
-    fs::write(&path, contents).with_context(|| format!("cannot write {}", path.display()))?;
+    // One at a time: what says where they are from is one file.
+    let of_all = File::open(&results).with_context(|| results.display().to_string())?;
+    of_all.lock()?;
+    replace(&results.join(name), contents)?;
     let path = results.join(PROVENANCE);
     let cannot = || path.display().to_string();
     let text = fs::read_to_string(&path).with_context(cannot)?;
@@ -43,13 +46,21 @@ pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &st
         Place::Here => kernel()?.into(),
         Place::Guest | Place::Bochs => own.unwrap_or_else(|| of["kernel"].take()),
     };
-    said["load"] = load::beside()?;
+    said["load"] = load::beside(name)?;
     if said["load"]["busy"] == true {
         println!("{name}: measured on a busy machine, and marked so");
     }
     *of = said;
     let text = serde_json::to_string_pretty(&provenance)? + "\n";
-    fs::write(&path, text).with_context(cannot)
+    replace(&path, text.as_bytes())
+}
+
+/// Writes a file in whole: who is ended meanwhile leaves the one that was there.
+fn replace(path: &Path, contents: &[u8]) -> Result<()> {
+    let new = path.with_extension(format!("{}.new", std::process::id()));
+    let cannot = || format!("cannot write {}", path.display());
+    fs::write(&new, contents).with_context(cannot)?;
+    fs::rename(&new, path).with_context(cannot)
 }
 
 /// The list `field` of a recording; an empty one where there is none yet.
@@ -127,6 +138,8 @@ fn day(days: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
 
     #[test]
@@ -175,7 +188,13 @@ mod tests {
             target: root.join("target"),
             root: root.clone(),
         };
+        // What was there is never half of it.
+        fs::write(results.join("a.json"), "before").unwrap();
+        let mut opened = File::open(results.join("a.json")).unwrap();
         keep(&repo, "a.json", b"{}", Place::Guest, "make a").unwrap();
+        let mut kept = String::new();
+        opened.read_to_string(&mut kept).unwrap();
+        assert_eq!(kept, "before");
         keep(&repo, "c.json", b"{}", Place::Here, "make c").unwrap();
         let says = br#"{"kernel": "6.13"}"#;
         keep(&repo, "d.json", says, Place::Guest, "make d").unwrap();
