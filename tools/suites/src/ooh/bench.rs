@@ -129,7 +129,8 @@ pub fn run(repo: &Repo, words: &[String]) -> Result<()> {
             End::Exited(0) => {}
             End::Exited(status) => bail!("{name}: the command in the guest ends with {status}"),
             End::TimedOut => bail!(
-                "{name}: the time is over (--for); what was measured is recorded, and the same command goes on"
+                "{name}: the time is over (--for); what was measured is recorded, and the same command \
+                 (without --again) goes on"
             ),
         }
     }

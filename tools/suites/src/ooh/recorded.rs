@@ -3,9 +3,9 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use pagetrail_steps::recordings::{self, Place};
@@ -17,7 +17,8 @@ const COMMAND: &str = "cargo xtask bench ooh";
 /// A field of all rows that say what their run has cost in bytes. Those of older runs lack it.
 const MARK: &str = "log_bytes";
 
-/// The recording, and the file in which guests find the rows of a part that they need not measure.
+/// The recording, and the directory of files in which guests find the rows of a part that they need
+/// not measure.
 pub(super) struct Recorded {
     document: Value,
     known: PathBuf,
@@ -25,28 +26,24 @@ pub(super) struct Recorded {
 
 impl Recorded {
     pub(super) fn read(repo: &Repo) -> Result<Self> {
-        let path = repo.root.join("bench/results").join(RECORDING);
-        let document = match fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text).with_context(|| path.display().to_string())?,
-            Err(error) if error.kind() == ErrorKind::NotFound => json!({"schema": 1}),
-            Err(error) => return Err(error).with_context(|| path.display().to_string()),
-        };
-        let dir = repo.target.join("ooh");
-        fs::create_dir_all(&dir)?;
+        let known = repo.target.join("ooh");
+        fs::create_dir_all(&known)?;
         Ok(Self {
-            document,
-            known: dir.join("recorded.json"),
+            document: document(repo)?,
+            known,
         })
     }
 
     /// The file in which a guest finds what of `part` is recorded: nothing if all is wanted again.
-    pub(super) fn known(&self, part: &str, again: bool) -> Result<&Path> {
+    pub(super) fn known(&self, part: &str, again: bool) -> Result<PathBuf> {
         let rows = match (&self.document[part], again) {
             (Value::Array(rows), false) => rows.iter().filter(|row| has_mark(row)).collect(),
             _ => Vec::new(),
         };
-        fs::write(&self.known, json!(rows).to_string())?;
-        Ok(&self.known)
+        // Two calls may measure two parts at once.
+        let known = self.known.join(format!("recorded-{part}.json"));
+        fs::write(&known, json!(rows).to_string())?;
+        Ok(known)
     }
 
     /// Keeps a row in the place of the one that has the same values of `keys`.
@@ -57,6 +54,8 @@ impl Recorded {
         keys: &[&str],
         mut row: Value,
     ) -> Result<()> {
+        // With what others have kept meanwhile.
+        self.document = document(repo)?;
         if let Some(kernel) = row
             .as_object_mut()
             .and_then(|fields| fields.remove("kernel"))
@@ -66,6 +65,21 @@ impl Recorded {
         place(&mut self.document[part], keys, row);
         let text = format!("{:#}\n", self.document);
         recordings::keep(repo, RECORDING, text.as_bytes(), Place::Guest, COMMAND)
+    }
+}
+
+/// What is recorded so far.
+fn document(repo: &Repo) -> Result<Value> {
+    let path = repo.root.join("bench/results").join(RECORDING);
+    let cannot = || path.display().to_string();
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let document: Value = serde_json::from_str(&text).with_context(cannot)?;
+            ensure!(document.is_object(), "{} is no recording", path.display());
+            Ok(document)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(json!({"schema": 1})),
+        Err(error) => Err(error).with_context(cannot),
     }
 }
 
@@ -140,7 +154,7 @@ mod tests {
                 {"by": "epml", "words": "--iter 1", "phases": [{"log_bytes": 8}]},
                 {"by": "spml", "words": "--iter 1", "phases": [{"ms": 8}]},
             ]}),
-            known: dir.join("recorded.json"),
+            known: dir.clone(),
         };
         let known = |part: &str, again: bool| {
             let path = recorded.known(part, again).unwrap();
@@ -158,5 +172,30 @@ mod tests {
         assert!(!parts.has(&json!({"by": "spml"})));
         assert!(!again.has(&json!({"by": "epml"})));
         assert!(!other.has(&json!({"by": "epml"})));
+    }
+
+    #[test]
+    fn two_calls_at_once_keep_the_rows_of_both() {
+        let root = std::env::temp_dir().join(format!("pagetrail-both-{}", std::process::id()));
+        let results = root.join("bench/results");
+        fs::create_dir_all(&results).unwrap();
+        fs::write(results.join("provenance.json"), r#"{"recordings": {}}"#).unwrap();
+        let repo = Repo {
+            target: root.join("target"),
+            root: root.clone(),
+        };
+        let [mut one, mut other] = [(); 2].map(|()| Recorded::read(&repo).unwrap());
+        one.keep(&repo, "parts", &["by"], json!({"by": "epml"}))
+            .unwrap();
+        other
+            .keep(&repo, "others", &["by"], json!({"by": "spml"}))
+            .unwrap();
+        let kept = document(&repo).unwrap();
+        fs::write(results.join(RECORDING), "[]").unwrap();
+        let damaged = Recorded::read(&repo);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(kept["parts"], json!([{"by": "epml"}]));
+        assert_eq!(kept["others"], json!([{"by": "spml"}]));
+        assert!(damaged.is_err());
     }
 }
