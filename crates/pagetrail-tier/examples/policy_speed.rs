@@ -73,6 +73,8 @@ fn main() {
     policy.set_layout(&[run(0, fast, Place::Fast), run(fast, PAGES, Place::Slow)]);
     let bytes = resident_bytes() - before;
     println!("{:.1} bytes per page", bytes as f64 / PAGES as f64);
+    // Without a period nothing is tried, and windows take less than a target's.
+    policy.begin_period();
     let mut random = fastrand::Rng::with_seed(1);
     let (mut observed, mut planned) = (Vec::new(), Vec::new());
     for _ in 0..WINDOWS {
