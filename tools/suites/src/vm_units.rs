@@ -48,6 +48,13 @@ pub fn run(repo: &Repo, only: Option<&str>) -> Result<()> {
         .args(only)
         .stderr(Stdio::inherit());
     let native = last_document(&command.output()?.stdout)?;
+    // Nothing measured is nothing to record.
+    let programs = native["programs"].as_array();
+    ensure!(
+        programs.is_some_and(|programs| !programs.is_empty()),
+        "bench units: no program has the name '{}'",
+        only.unwrap_or_default()
+    );
     println!("== in a guest");
     let needs = Needs {
         timeout: Duration::from_secs(3600),
