@@ -39,17 +39,21 @@ pub(crate) struct Machine {
 /// moment, as long as the call is the program's own.
 #[inline]
 pub(crate) fn of(pid: u32) -> Option<&'static Machine> {
-    let machine = MACHINE.get().filter(|machine| machine.pid == pid)?;
-    guard::has_own_state().then_some(machine)
+    of_own_state().filter(|machine| machine.pid == pid)
 }
 
 /// A number that stays the same as long as this process closes no descriptor and puts none in
 /// another's place, where the machine says so ([`Guest::descriptor_changes`]).
 #[inline]
 pub(crate) fn descriptor_changes() -> Option<u64> {
-    let machine = MACHINE.get()?;
-    let changes = machine.guest.descriptor_changes()?;
-    guard::has_own_state().then_some(changes)
+    of_own_state()?.guest.descriptor_changes()
+}
+
+/// The machine, if the state is this process's. In this order: who sees that the state is of a
+/// forked child sees as well that its parent's machine is forgotten.
+#[inline]
+fn of_own_state() -> Option<&'static Machine> {
+    guard::has_own_state().then(|| MACHINE.get()).flatten()
 }
 
 /// Forgets the machine: in a forked child, whose parent's it is.
