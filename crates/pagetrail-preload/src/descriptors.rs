@@ -41,12 +41,16 @@ struct Slot {
     /// One more than the number of changes of descriptors at which the file was last looked up; 0
     /// where that says nothing.
     asked_at: AtomicU64,
-    /// The position in bytes, if the kernel's is another one; otherwise [`THE_KERNELS`].
+    /// The position in bytes, if the kernel's is another one; otherwise [`THE_KERNELS`] or
+    /// [`SHARED`].
     position: AtomicU64,
 }
 
 /// No position of ours.
 const THE_KERNELS: u64 = u64::MAX;
+
+/// No position of ours, and never one: other descriptors have the same position.
+const SHARED: u64 = u64::MAX - 1;
 
 static TABLE: [Slot; SLOTS] = [const {
     Slot {
@@ -102,17 +106,40 @@ fn slot(fd: RawFd) -> Option<&'static Slot> {
     slots.find(|slot| slot.number.load(Ordering::Acquire) == number)
 }
 
-/// Keeps the position of a descriptor that is known here, in place of the kernel's.
-pub(crate) fn set_position(fd: RawFd, position: u64) {
+/// Keeps the position of a descriptor that is known here, in place of the kernel's. False where
+/// other descriptors have the same.
+pub(crate) fn set_position(fd: RawFd, position: u64) -> bool {
+    slot(fd).is_some_and(|slot| {
+        let set = |now: u64| (now != SHARED).then_some(position);
+        let position = &slot.position;
+        position
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, set)
+            .is_ok()
+    })
+}
+
+/// Moves a position that is kept here on; what it was before. Threads that read at the same time
+/// get different entries, as from the kernel.
+pub(crate) fn advance(fd: RawFd, bytes: u64) -> Option<u64> {
+    let on = |now: u64| (now < SHARED).then(|| bytes.saturating_add(now).min(SHARED - 1));
+    let position = &slot(fd)?.position;
+    position
+        .fetch_update(Ordering::AcqRel, Ordering::Acquire, on)
+        .ok()
+}
+
+/// Leaves the position of a descriptor to the kernel for good: a duplicate has the same.
+pub(crate) fn share_position(fd: RawFd) {
+    settle_position(fd);
     if let Some(slot) = slot(fd) {
-        slot.position.store(position, Ordering::Release);
+        slot.position.store(SHARED, Ordering::Release);
     }
 }
 
 /// The position of a descriptor that is known, if it is kept here.
-pub(crate) fn position(fd: RawFd) -> Option<u64> {
+fn position(fd: RawFd) -> Option<u64> {
     let position = slot(fd)?.position.load(Ordering::Acquire);
-    (position != THE_KERNELS).then_some(position)
+    (position < SHARED).then_some(position)
 }
 
 /// Gives the kernel a position that is kept here: before it reads by the descriptor, or gives
@@ -122,8 +149,10 @@ pub(crate) fn settle_position(fd: RawFd) {
         && find(fd).is_some()
         && let Some(slot) = slot(fd)
     {
-        let position = slot.position.swap(THE_KERNELS, Ordering::AcqRel);
-        if position != THE_KERNELS {
+        let settled = |now: u64| (now < SHARED).then_some(THE_KERNELS);
+        let position = &slot.position;
+        let before = position.fetch_update(Ordering::AcqRel, Ordering::Acquire, settled);
+        if let Ok(position) = before {
             kernel::seek(fd, position);
         }
     }
@@ -248,6 +277,15 @@ pub(crate) fn process_of(path: &[u8]) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Held while an entry is made, as the state is elsewhere.
+    static ENTERING: Mutex<()> = Mutex::new(());
+
+    fn entered(fd: RawFd, known: Known) -> bool {
+        let _one = ENTERING.lock().unwrap_or_else(PoisonError::into_inner);
+        enter(fd, known)
+    }
 
     #[test]
     fn tells_names_by_their_last_component() {
@@ -309,7 +347,7 @@ mod tests {
         };
         let file = std::fs::File::open("/proc/self/maps").unwrap();
         assert_eq!(find(file.as_raw_fd()), None);
-        assert!(enter(file.as_raw_fd(), known));
+        assert!(entered(file.as_raw_fd(), known));
         assert!(any());
         assert_eq!(find(file.as_raw_fd()), Some(known));
         // Another file takes the number, without a close that anybody could see.
@@ -317,5 +355,29 @@ mod tests {
         let other = std::fs::File::open("/proc/self/status").unwrap();
         rustix::io::dup2(&other, &mut crate::sys::kernel::own(number)).unwrap();
         assert_eq!(find(number), None);
+    }
+
+    #[test]
+    fn a_position_is_kept_until_a_duplicate_has_the_same() {
+        use std::io::Seek;
+        use std::os::fd::AsRawFd;
+        let known = Known {
+            kind: Kind::Pagemap,
+            pid: 7,
+        };
+        let mut file = std::fs::File::open("/proc/self/status").unwrap();
+        let fd = file.as_raw_fd();
+        assert!(entered(fd, known));
+        assert_eq!(advance(fd, 8), None);
+        assert!(set_position(fd, 8));
+        // Each read moves it on from where the one before has left it.
+        assert_eq!([advance(fd, 16), advance(fd, 16)], [Some(8), Some(24)]);
+        assert_eq!(file.stream_position().unwrap(), 0);
+        share_position(fd);
+        assert_eq!(file.stream_position().unwrap(), 40);
+        assert!(!set_position(fd, 8));
+        assert_eq!((position(fd), advance(fd, 8)), (None, None));
+        settle_position(fd);
+        assert!(!set_position(fd, 8));
     }
 }

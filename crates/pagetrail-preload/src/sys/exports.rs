@@ -264,10 +264,15 @@ fn duplicated(of: RawFd, fd: c_int) -> c_int {
         return fd;
     }
     let fd = match descriptors::find(of) {
-        Some(known) => match guard::with_state(|_| descriptors::enter(fd, known)) {
-            Some(false) => adopt(fd, Some(known.kind)),
-            _ => fd,
-        },
+        Some(known) => {
+            let fd = match guard::with_state(|_| descriptors::enter(fd, known)) {
+                Some(false) => adopt(fd, Some(known.kind)),
+                _ => fd,
+            };
+            descriptors::share_position(of);
+            descriptors::share_position(fd);
+            fd
+        }
         None => fd,
     };
     stdout::follow(fd);

@@ -8,6 +8,9 @@ use crate::descriptors::{self, Kind, Known};
 use crate::machine::{self, Machine};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
+/// The most that the kernel reads at once: `MAX_RW_COUNT` in include/linux/fs.h.
+const READ_MAX: usize = 0x7fff_f000;
+
 /// The entry of a descriptor, if it is of this kind and the call comes from the program.
 #[inline]
 pub(super) fn known(fd: c_int, kind: Kind) -> Option<Known> {
@@ -56,8 +59,7 @@ pub(super) fn set_position(fd: c_int, offset: off_t, whence: c_int) -> Option<of
     if whence != libc::SEEK_SET || machine::of(known.pid).is_none() {
         return None;
     }
-    descriptors::set_position(fd, position);
-    Some(offset)
+    descriptors::set_position(fd, position).then_some(offset)
 }
 
 /// Answers a read of the own entries without the kernel's, if the program wants them bare and the
@@ -92,7 +94,7 @@ unsafe fn read_bare_entries(
     offset: Option<off_t>,
 ) -> Option<ssize_t> {
     let known = known(fd, Kind::Pagemap)?;
-    if buffer.is_null() || count == 0 || !count.is_multiple_of(8) {
+    if buffer.is_null() || count == 0 || count > READ_MAX || !count.is_multiple_of(8) {
         return None;
     }
     if let Some(machine) = machine::of(known.pid) {
@@ -139,19 +141,23 @@ fn read_by_machine(
     entries: &mut [u8],
     offset: Option<off_t>,
 ) -> Option<ssize_t> {
-    let kept = descriptors::position(fd);
+    let bytes = entries.len() as u64;
+    let kept = match offset {
+        Some(_) => None,
+        None => descriptors::advance(fd, bytes),
+    };
     let from = match (offset, kept) {
         (Some(offset), _) => u64::try_from(offset).ok()?,
         (None, Some(kept)) => kept,
-        (None, None) => kernel::advance(fd, entries.len() as u64)?,
+        (None, None) => kernel::advance(fd, bytes)?,
     };
     let is_answered = from.is_multiple_of(8)
         && (from / 8)
             .checked_mul(pagetrail::page_size())
             .is_some_and(|first| machine.bare(first, entries));
     match (offset, kept) {
-        (None, Some(_)) if is_answered => {
-            descriptors::set_position(fd, from + entries.len() as u64);
+        (None, Some(_)) if !is_answered => {
+            descriptors::set_position(fd, from);
         }
         (None, None) if !is_answered => {
             kernel::seek(fd, from)?;
