@@ -116,6 +116,34 @@ fn a_program_that_is_started_has_a_budget_too() {
     }
 }
 
+/// A program that fills memory is waited for; what no round covers then begins where it began, and
+/// not where a round was due.
+#[test]
+fn memory_that_is_filled_is_said_to_be_unseen() {
+    let directory = directory();
+    // 64 MiB.
+    let fills = "s=0123456789abcdef; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22; \
+                 do s=$s$s; done; sleep 0.5";
+    let words = ["record", "--max-overhead", "0.1%", "--interval", "5ms..30s"];
+    let words = [&words[..], &["--", "bash", "-c", fills]].concat();
+    let output = run(directory.path(), &words);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    if directory.path().join(FILE).exists() {
+        let technique = report(directory.path(), FILE)["technique"].to_string();
+        if !["pagemap-scan", "adaptive"]
+            .iter()
+            .any(|of| technique.contains(of))
+        {
+            return pagetrail_skips::not_here(format!("{technique} causes no faults"));
+        }
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let before = said.split(" ms").next().unwrap_or_default();
+    let unseen = before.rsplit(' ').next().unwrap_or_default();
+    let unseen: u64 = unseen.replace(',', "").parse().expect(&said);
+    assert!(unseen >= 500, "{said}");
+}
+
 #[test]
 fn a_wrong_budget_is_named() {
     let directory = directory();

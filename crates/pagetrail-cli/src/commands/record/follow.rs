@@ -47,7 +47,8 @@ impl Session<'_> {
 
     /// Takes a round of each process that is due, and the others of its interval. All are due where
     /// there is no budget, and in the last round. Of guests that are a tree all are due where
-    /// `is_due`, and otherwise those that have sent a round by themselves.
+    /// `is_due`, and otherwise those that have sent a round by themselves. Returns whether a round
+    /// was taken: within a budget none may be due any more.
     ///
     /// Fails with [`pagetrail::Error::Gone`] when the only process that was named has ended.
     pub(super) fn take_rounds(
@@ -56,7 +57,8 @@ impl Session<'_> {
         rounds_max: u32,
         is_due: bool,
         is_last: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let mut taken = false;
         let due = match is_last {
             true => None,
             // A process that is due soon is not waited for again.
@@ -70,8 +72,12 @@ impl Session<'_> {
             match &mut *self.subject {
                 Subject::Guests(tree) => {
                     take_guests(tree, recorder, &mut self.sampling, self.interval)?;
+                    taken = true;
                 }
-                Subject::Guest(source) => recorder.take_round(0, &mut **source)?,
+                Subject::Guest(source) => {
+                    recorder.take_round(0, &mut **source)?;
+                    taken = true;
+                }
                 Subject::Tree(tree) => {
                     for change in tree.follow() {
                         let tree = &*tree;
@@ -118,7 +124,7 @@ impl Session<'_> {
                             _ => {}
                         }
                     }
-                    collect(tree, recorder, due)?;
+                    taken |= collect(tree, recorder, due)?;
                 }
             }
             // Processes may come and go without a pause.
@@ -126,7 +132,7 @@ impl Session<'_> {
                 || recorder.totals().rounds >= rounds_max
                 || self.subject.wait(Duration::ZERO) != State::Ready
             {
-                return Ok(());
+                return Ok(taken);
             }
         }
     }
@@ -163,11 +169,12 @@ fn take_guests(
     Ok(())
 }
 
-/// Takes a round of each member that is due by then, or of all.
-fn collect(tree: &mut Tree, recorder: &mut Recorder<'_>, due: Option<Instant>) -> Result<()> {
+/// Takes a round of each member that is due by then, or of all. Returns whether any was.
+fn collect(tree: &mut Tree, recorder: &mut Recorder<'_>, due: Option<Instant>) -> Result<bool> {
     let roots = |member: &&Member| member.origin() == pagetrail::Origin::Root;
     let has_one_root = tree.members().iter().filter(roots).count() == 1;
     let mut gone = None;
+    let mut any = false;
     for member in tree.members_mut() {
         let is_root = member.origin() == pagetrail::Origin::Root;
         let next = member.watch().next_collect();
@@ -180,10 +187,13 @@ fn collect(tree: &mut Tree, recorder: &mut Recorder<'_>, due: Option<Instant>) -
                     gone = Some(error);
                 }
             }
-            taken => taken?,
+            taken => {
+                taken?;
+                any = true;
+            }
         }
     }
-    gone.map_or(Ok(()), Err)
+    gone.map_or(Ok(any), Err)
 }
 
 /// What the trail says of a process when it appears.

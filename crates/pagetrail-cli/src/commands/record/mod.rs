@@ -226,9 +226,12 @@ impl Session<'_> {
                     }
                     return Ok(Stop::Ended);
                 }
-                taken => taken?,
+                taken => {
+                    if taken? {
+                        last = Instant::now();
+                    }
+                }
             }
-            last = Instant::now();
             match waited {
                 Waited::Stop(stop) => return Ok(stop),
                 // The process ends now, unless other threads outlive its main thread.
