@@ -35,13 +35,14 @@ impl Maps {
 
     /// The current mappings, or `None` if they have not changed since the last call.
     ///
-    /// A process that has ended has no mappings.
+    /// An address space that has ended has no mappings, and is said to have none in each call: it
+    /// may have ended before the first, while the process executes one program after the other.
     pub(crate) fn changed(&mut self) -> io::Result<Option<Vec<Region>>> {
         std::mem::swap(&mut self.text, &mut self.previous);
         self.text.clear();
         self.file.rewind()?;
         read_at_most(&self.file, TEXT_BYTES_MAX, &mut self.text)?;
-        if self.text == self.previous {
+        if self.text == self.previous && !self.text.is_empty() {
             return Ok(None);
         }
         Ok(Some(parse(&self.text)))
@@ -199,6 +200,23 @@ mod tests {
         assert!(text.capacity() < 4 << 20);
         read_at_most(&b"8000-9000"[..], 9, &mut text).unwrap();
         assert_eq!(text, b"8000-9000");
+    }
+
+    #[test]
+    fn an_address_space_that_has_ended_has_no_mappings_from_the_first_call_on() {
+        let mut child = std::process::Command::new("sleep")
+            .arg("600")
+            .spawn()
+            .unwrap();
+        let mut maps = Maps::open(Some(child.id())).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for _ in 0..2 {
+            match maps.changed() {
+                Ok(regions) => assert_eq!(regions.map(|regions| regions.len()), Some(0)),
+                Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ESRCH)),
+            }
+        }
     }
 
     #[test]
