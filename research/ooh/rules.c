@@ -575,21 +575,28 @@ static void bursts(const char *name, unsigned mode, unsigned long entries) {
         rule(text, ring && !missing && lost == ROUNDS && !interrupts);
 }
 
-/* A tracker that collects nothing for long: its ring fills up, which it learns, and what comes after that is whole. */
+/* A tracker that collects nothing for long: its ring fills up, which it learns, and what comes after that is whole, or
+   says that it is not: where nothing interrupts, the log itself may have been full once more. */
 static void nobody_reads(const char *name, unsigned mode) {
-    struct log log;
-    char *area = memory();
-    int begun = begin(&log, getpid(), mode);
-    /* Every other page, so that no two of them are one entry. */
-    for (__u64 i = 0; begun && i <= log.session.entries; i++)
-        begun = !madvise(area + i * 2 % PAGES * PAGE, PAGE, MADV_DONTNEED);
-    begun = begun && !ioctl(log.fd, OOH_COLLECT, &log.round);
-    int is_said = log.round.flags & OOH_LOST && log.round.end - log.round.first <= log.session.entries;
-    *(volatile char *)(area + PAGE) = 2;
-    int is_whole = has(&log, area + PAGE) && !(log.round.flags & OOH_LOST);
-    rule(name, begun && is_said && is_whole);
-    end(&log);
-    munmap(area, (size_t)PAGES * PAGE);
+    int is_right = 1, is_whole = 0;
+    for (int tries = 0; is_right && !is_whole && tries < 3; tries++) {
+        struct log log;
+        char *area = memory();
+        int begun = begin(&log, getpid(), mode);
+        /* Every other page, so that no two of them are one entry. */
+        for (__u64 i = 0; begun && i <= log.session.entries; i++)
+            begun = !madvise(area + i * 2 % PAGES * PAGE, PAGE, MADV_DONTNEED);
+        begun = begun && !ioctl(log.fd, OOH_COLLECT, &log.round);
+        int is_said = log.round.flags & OOH_LOST && log.round.end - log.round.first <= log.session.entries;
+        *(volatile char *)(area + PAGE) = 2;
+        int has_page = has(&log, area + PAGE);
+        int is_lost = !!(log.round.flags & OOH_LOST);
+        is_right = begun && is_said && (has_page || is_lost);
+        is_whole = has_page && !is_lost;
+        end(&log);
+        munmap(area, (size_t)PAGES * PAGE);
+    }
+    rule(name, is_right && is_whole);
 }
 
 int main(void) {

@@ -392,7 +392,9 @@ fn short_lives_on_sub_pages_have_what_was_used() {
             .iter()
             .map(|mapping| number(&mapping["distinct_pages"]));
         let pages: u64 = pages.sum();
-        assert!(0 < pages && pages < 8_000, "{pages} pages: {one}");
+        // All addresses of a new heap are some 34,000; used are 1,000 to 3,000, and more where a
+        // round of the shell comes in the middle of its beginning.
+        assert!(0 < pages && pages < 20_000, "{pages} pages: {one}");
     }
 }
 

@@ -141,7 +141,8 @@ fn memory_that_is_filled_is_said_to_be_unseen() {
     let before = said.split(" ms").next().unwrap_or_default();
     let unseen = before.rsplit(' ').next().unwrap_or_default();
     let unseen: u64 = unseen.replace(',', "").parse().expect(&said);
-    assert!(unseen >= 500, "{said}");
+    // Nearly all of the sleep; rounds are looked for each 5 ms.
+    assert!(unseen >= 300, "{said}");
 }
 
 #[test]

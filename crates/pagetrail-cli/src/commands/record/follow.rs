@@ -48,7 +48,7 @@ impl Session<'_> {
     /// Takes a round of each process that is due, and the others of its interval. All are due where
     /// there is no budget, and in the last round. Of guests that are a tree all are due where
     /// `is_due`, and otherwise those that have sent a round by themselves. Returns whether a round
-    /// was taken: within a budget none may be due any more.
+    /// of the program was taken: within a budget none may be due any more.
     ///
     /// Fails with [`pagetrail::Error::Gone`] when the only process that was named has ended.
     pub(super) fn take_rounds(
@@ -169,12 +169,13 @@ fn take_guests(
     Ok(())
 }
 
-/// Takes a round of each member that is due by then, or of all. Returns whether any was.
+/// Takes a round of each member that is due by then, or of all. Returns whether a process that was
+/// named, or the program that was started, was among them.
 fn collect(tree: &mut Tree, recorder: &mut Recorder<'_>, due: Option<Instant>) -> Result<bool> {
     let roots = |member: &&Member| member.origin() == pagetrail::Origin::Root;
     let has_one_root = tree.members().iter().filter(roots).count() == 1;
     let mut gone = None;
-    let mut any = false;
+    let mut of_root = false;
     for member in tree.members_mut() {
         let is_root = member.origin() == pagetrail::Origin::Root;
         let next = member.watch().next_collect();
@@ -189,11 +190,11 @@ fn collect(tree: &mut Tree, recorder: &mut Recorder<'_>, due: Option<Instant>) -
             }
             taken => {
                 taken?;
-                any = true;
+                of_root |= is_root;
             }
         }
     }
-    gone.map_or(Ok(any), Err)
+    gone.map_or(Ok(of_root), Err)
 }
 
 /// What the trail says of a process when it appears.
