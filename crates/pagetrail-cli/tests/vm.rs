@@ -382,7 +382,7 @@ fn short_lives_on_sub_pages_have_what_was_used() {
     let whole = report(here, "pagetrail.trail");
     let processes = whole["processes"].as_array().expect("processes");
     assert!(processes.len() > 4, "{whole}");
-    for process in processes {
+    for (index, process) in processes.iter().enumerate() {
         let pid = number(&process["pid"]).to_string();
         let words = ["report", "--json", "--process", &pid, "pagetrail.trail"];
         let output = run(here, &words);
@@ -392,9 +392,10 @@ fn short_lives_on_sub_pages_have_what_was_used() {
             .iter()
             .map(|mapping| number(&mapping["distinct_pages"]));
         let pages: u64 = pages.sum();
-        // All addresses of a new heap are some 34,000; used are 1,000 to 3,000, and more where a
-        // round of the shell comes in the middle of its beginning.
-        assert!(0 < pages && pages < 20_000, "{pages} pages: {one}");
+        // The shell itself lives as long as the script. It had 10,120 pages once on a busy machine,
+        // of which the cause is not known.
+        let most = if index == 0 { 20_000 } else { 8_000 };
+        assert!(0 < pages && pages < most, "{pages} pages: {one}");
     }
 }
 
