@@ -4,6 +4,9 @@
  * configuration of table II of "Out of Hypervisor (OoH)" and are run for their memory; MODE is off (no incremental collection) or on. Each computes
  * something whose result does not depend on the collector, so that a missed write shows as a wrong result, or as a crash.
  *
+ * With COLLECTOR_REPEAT in its environment a program does its work again and again until it is killed, and writes a
+ * byte after each 4,096 allocations, by which others see how far it is.
+ *
  * The collector's time is the time inside allocations that took longer than an allocation takes: it collects nowhere
  * else, and incremental work has no event of its own. */
 #ifndef COLLECTOR_H
@@ -15,6 +18,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 /* What an allocation takes at most when the collector does no work in it: some microseconds, in ticks. */
 #define ALLOCATION_TICKS 20000
@@ -23,7 +27,8 @@
 
 static double started;
 static uint64_t started_ticks, collecting, pause_max;
-static int size, incremental;
+static int size, incremental, repeats;
+static uint64_t allocations;
 
 static inline double now_ns(void) {
     struct timespec t;
@@ -41,6 +46,7 @@ static inline uint64_t ticks(void) {
 }
 
 static inline void count(uint64_t since) {
+    if (repeats && ++allocations % 4096 == 0 && write(STDOUT_FILENO, ".", 1) != 1) exit(1);
     uint64_t took = ticks() - since;
     if (took < ALLOCATION_TICKS) return;
     collecting += took;
@@ -108,4 +114,17 @@ __attribute__((unused)) static int finish(uint64_t checksum) {
            (unsigned long long)checksum);
     return 0;
 }
+
+/* The `main` of the program that includes this. */
+static int run_once(int argc, char **argv);
+
+int main(int argc, char **argv) {
+    repeats = getenv("COLLECTOR_REPEAT") != NULL;
+    int failed;
+    do {
+        failed = run_once(argc, argv);
+    } while (repeats && !failed);
+    return failed;
+}
+#define main run_once
 #endif

@@ -354,7 +354,7 @@ typedef struct {
     double max_overhead;
     /**
      * With max_overhead, the bounds of the time from one collect to the next, in nanoseconds. Both
-     * 0: from 100 ms to 1 s.
+     * 0: from 100 ms to 10 s.
      */
     uint64_t interval_min_ns;
     /**

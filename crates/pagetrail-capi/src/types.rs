@@ -173,7 +173,7 @@ pub struct Options {
     /// follow it.
     pub max_overhead: f64,
     /// With max_overhead, the bounds of the time from one collect to the next, in nanoseconds. Both
-    /// 0: from 100 ms to 1 s.
+    /// 0: from 100 ms to 10 s.
     pub interval_min_ns: u64,
     /// The upper of them.
     pub interval_max_ns: u64,

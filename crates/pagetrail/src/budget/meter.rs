@@ -56,6 +56,11 @@ impl Meter {
         }
     }
 
+    /// Whether all of a process is metered.
+    pub(super) fn is_of_process(&self) -> bool {
+        matches!(self.of, What::Process)
+    }
+
     /// What the target used since the last call.
     pub(super) fn used(&mut self) -> Used {
         let now = read(self.pid, self.of);

@@ -75,6 +75,9 @@ pub(crate) struct Spent {
 pub(crate) struct Budget {
     allowance: Allowance,
     fault: Duration,
+    /// Of the target's faults on memory that is not new, the share that tracking caused in the last
+    /// round.
+    ours: f64,
     meter: Meter,
     pacer: Pacer,
     weight: Weight,
@@ -114,6 +117,9 @@ impl Budget {
         Self {
             pacer: Pacer::new(allowance.share, ns(*shortest), ns(*longest)),
             weight: Weight::new(least),
+            // A target that has just been protected faults for that before all, unless it is
+            // protected in part.
+            ours: f64::from(u8::from(meter.is_of_process())),
             meter,
             allowance,
             fault,
@@ -128,19 +134,38 @@ impl Budget {
         self.weight.factor()
     }
 
-    /// When the next collect is due. It may become later while the target grows.
-    pub(crate) fn next_collect(&self) -> Instant {
-        self.collected + self.interval().max(self.interval_of_growth())
+    /// What a fault counts for the collect that comes next: the first one need not wait until it is
+    /// settled to learn from how dear its round was.
+    pub(crate) fn fault_weight_now(&mut self) -> f64 {
+        let needed = ns(self.interval_of_what_is_known());
+        let shortest = ns(*self.allowance.intervals.start());
+        self.weight.rise(needed / shortest.max(1.0));
+        self.weight.factor()
     }
 
-    /// The interval that is needed if the next collect protects what is new since the last one, and
-    /// the target writes to each page of it once more. Who collects before that pays for memory
-    /// that is still being filled, and again for the same when it is full.
-    fn interval_of_growth(&self) -> Duration {
+    /// When the next collect is due. It may become later while the target grows or faults.
+    pub(crate) fn next_collect(&self) -> Instant {
+        self.collected + self.interval().max(self.interval_of_what_is_known())
+    }
+
+    /// The interval that is needed by what the target has done since the last collect.
+    ///
+    /// The faults of this round are paid for, and a collect makes the same pages fault once more:
+    /// so none is due before their price is no more than the share. And if the next collect
+    /// protects what is new since the last one, the target writes to each page of it once more: who
+    /// collects before that pays for memory that is still being filled, and again for the same when
+    /// it is full.
+    fn interval_of_what_is_known(&self) -> Duration {
         let used = self.meter.so_far();
         let passed_ns = ns(self.collected.elapsed()).max(1.0);
-        let faulting_ns = used.grown.unwrap_or(0) as f64 * ns(self.fault);
-        let cost_ns = faulting_ns * stretch(used.cpu, 0.0, passed_ns);
+        let grown = used.grown.unwrap_or(0);
+        let faulted = used.minor_faults.unwrap_or(0).saturating_sub(grown) as f64 * self.ours;
+        let cost_ns = |faults: f64, has_happened: bool| {
+            let faulting_ns = faults * ns(self.fault);
+            let within = if has_happened { faulting_ns } else { 0.0 };
+            faulting_ns * stretch(used.cpu, within, passed_ns)
+        };
+        let cost_ns = cost_ns(faulted, true).max(cost_ns(grown as f64, false));
         let needed = Duration::from_nanos((cost_ns / self.allowance.share) as u64);
         needed.min(*self.allowance.intervals.end())
     }
@@ -154,6 +179,10 @@ impl Budget {
     pub(crate) fn settle(&mut self, spent: Spent) -> Overhead {
         let used = self.meter.used();
         let faults = faults(&spent, used);
+        if let Some(minor) = used.minor_faults {
+            let others = minor.saturating_sub(used.grown.unwrap_or(0));
+            self.ours = (faults as f64 / others.max(1) as f64).min(1.0);
+        }
         let stopped = spent.collect + spent.stopped + std::mem::take(&mut self.stopped);
         let round_ns = ns(spent.duration).max(1.0);
         let faulting_ns = faults as f64 * ns(self.fault);
@@ -350,6 +379,42 @@ mod tests {
             let due = budget.next_collect() - budget.collected;
             assert_eq!(due, Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn a_round_that_has_cost_too_much_is_lengthened() {
+        let allowance = Allowance {
+            share: 0.01,
+            intervals: Duration::from_millis(1)..=Duration::from_secs(20),
+        };
+        let fault = Duration::from_micros(100);
+        let own = std::process::id();
+        let mut memory = Scratch::new(4096 * page_size()).unwrap();
+        let fill = |memory: &mut Scratch| {
+            (0..4096).for_each(|page| memory.write(page * page_size(), 1));
+        };
+        fill(&mut memory);
+        let mut budget = Budget::new(allowance.clone(), own, fault, false);
+        let ranges = Budget::of_ranges(allowance, own, fault, false);
+        // Faults without growth, as of pages that are protected.
+        drop(memory);
+        let mut memory = Scratch::new(4096 * page_size()).unwrap();
+        fill(&mut memory);
+        let due = |budget: &Budget| budget.next_collect() - budget.collected;
+        // As of memory that is being filled.
+        assert!(
+            due(&budget) > Duration::from_millis(50),
+            "{:?}",
+            due(&budget)
+        );
+        // Nobody knows yet whether these were of the ranges.
+        assert_eq!(due(&ranges), Duration::from_millis(1));
+        // Nor are faults that tracking has nothing to do with waited for, once that is known.
+        budget.settle(Spent {
+            duration: Duration::from_secs(1),
+            ..Spent::default()
+        });
+        assert_eq!(budget.ours, 0.0);
     }
 
     #[test]

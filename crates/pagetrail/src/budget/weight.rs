@@ -5,6 +5,8 @@
 //! counts less, so that fewer false positives are reported. What a step does shows some rounds
 //! later, and it may do too much: a step that was taken back is not tried again for a time, which
 //! doubles each time (exponential back-off), so that two neighbouring weights do not take turns.
+//! The first round alone is different: nothing is known of its target but how dear it was, and so
+//! the weight is what would have made it affordable ([`Weight::rise`]).
 
 use super::pacer::Strain;
 
@@ -43,6 +45,8 @@ pub(super) struct Weight {
     level: u8,
     least: u8,
     rounds: u32,
+    /// Whether a round has been added.
+    has_begun: bool,
     reported: u64,
     written: u64,
     last: Option<Step>,
@@ -80,6 +84,7 @@ impl Weight {
             level: LEVEL_EVEN,
             least,
             rounds: 0,
+            has_begun: false,
             reported: 0,
             written: 0,
             last: None,
@@ -94,6 +99,7 @@ impl Weight {
         self.reported += reported;
         self.written += written.min(reported);
         self.rounds += 1;
+        self.has_begun = true;
         if self.rounds < ROUNDS_EACH {
             return;
         }
@@ -124,6 +130,15 @@ impl Weight {
         match step {
             Step::Up => self.level += 1,
             Step::Down | Step::Back => self.level -= 1,
+        }
+    }
+
+    /// Before the first round is added: it cost so many times what the share allows at the shortest
+    /// interval.
+    pub(super) fn rise(&mut self, pressure: f64) {
+        if !self.has_begun && pressure > 1.0 {
+            let levels = pressure.log2().min(f64::from(LEVEL_MAX)) as u8;
+            self.level = (LEVEL_EVEN + levels).min(LEVEL_MAX);
         }
     }
 
@@ -175,6 +190,18 @@ mod tests {
         let levels = run(&mut weight, reported, 400);
         assert!(levels.iter().all(|level| *level <= 7));
         assert!(levels[200..].iter().all(|level| (5..=6).contains(level)));
+    }
+
+    #[test]
+    fn a_first_round_that_is_dear_is_answered_at_once() {
+        for (pressure, level) in [(0.0, 4), (1.5, 4), (5.0, 6), (1e9, 8), (f64::INFINITY, 8)] {
+            let mut weight = Weight::new(0);
+            weight.rise(pressure);
+            assert_eq!(weight.level, level, "{pressure}");
+            weight.observe(Strain::Over, 100, 100);
+            weight.rise(1e9);
+            assert_eq!(weight.level, level, "{pressure}");
+        }
     }
 
     #[test]

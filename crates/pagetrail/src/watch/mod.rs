@@ -188,6 +188,9 @@ impl Watch {
     fn collect_pending(&mut self, is_held: bool) -> Result<CollectInfo> {
         let before = Instant::now();
         let cpu_before = self.budget.as_ref().map(|_| cpu_clock::of_this_thread());
+        if let Some(budget) = &mut self.budget {
+            self.space.weigh_faults(budget.fault_weight_now());
+        }
         self.rounds.forget_info();
         let mut access_kind = self.space.access_kind();
         let mut carried = !self.rounds.of(access_kind).written.is_empty();

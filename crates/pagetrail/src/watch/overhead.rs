@@ -38,8 +38,8 @@ impl Watch {
     /// When the next collect is due, so that tracking costs the target no more than was allowed
     /// ([`WatchBuilder::max_overhead`]); `None` where nothing was set.
     ///
-    /// It becomes later while the target fills new memory, so ask again when it is over. The
-    /// consumer collects when it likes. What earlier collects cost above the budget is saved
+    /// It becomes later while the target fills new memory, or takes more faults than in the rounds
+    /// before, so ask again when it is over. The consumer collects when it likes. What earlier collects cost above the budget is saved
     /// later.
     pub fn next_collect(&self) -> Option<Instant> {
         self.budget.as_ref().map(Budget::next_collect)

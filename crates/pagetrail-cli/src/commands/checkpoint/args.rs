@@ -212,7 +212,8 @@ pub(crate) struct TakeArgs {
     #[arg(long, value_name = "TIME", value_parser = pace::interval)]
     pub(crate) every: Option<pace::Interval>,
     /// Let checkpoints slow the process down by no more than this share of its time, such as 3%:
-    /// where they would, the interval is stretched, up to ten times or to the end of --every 1s..1m
+    /// where they would, the interval is stretched, up to 10 s or ten
+    /// times, or to the end of --every 1s..1m
     ///
     /// Counted are the faults by which writes are noticed and the pauses; not the processors that
     /// copying, compressing and writing take, which the process may not need. Where the longest

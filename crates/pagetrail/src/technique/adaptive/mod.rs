@@ -30,6 +30,7 @@ mod exact;
 #[path = "no_hashes.rs"]
 mod exact;
 mod inspect;
+mod release;
 mod spans;
 mod sweeps;
 mod table;
@@ -217,48 +218,6 @@ impl Adaptive {
 }
 
 impl Adaptive {
-    /// Releases pages ahead of sweeps, so that these need not fault there. Called after re-arming,
-    /// which would undo it.
-    fn release_ahead(&mut self) {
-        if self.exact.is_some() {
-            return; // The hashes of pages that were not predicted before are unknown.
-        }
-        let Self {
-            writes,
-            table,
-            sweeps,
-            left,
-            whole,
-            round,
-            ..
-        } = self;
-        sweeps.look_ahead(self.costs.sweep_rounds(), |ahead, apart| {
-            let Some(ahead) = writes.known_part(ahead) else {
-                return ahead.start();
-            };
-            for span in sweeps::spans_of(ahead, apart) {
-                // A block that the scan does not re-arm would stay unprotected; a part of a huge
-                // page cannot be released.
-                let blocks = span.align_outwards(block_bytes());
-                if left.intersects(blocks) || whole.intersects(span) || !writes.release(span) {
-                    return span.start() - page_size();
-                }
-                let parts = PageSet::from_iter([span]);
-                let mut blocks = Blocks::of(&parts, block_bytes());
-                while let Some((block, parts)) = blocks.next_block() {
-                    let pages = &mut table.block_mut(block.start(), *round).pages;
-                    for part in parts {
-                        let first = ((part.start() - block.start()) / page_size()) as usize;
-                        for page in &mut pages[first..first + part.page_count() as usize] {
-                            page.stand(Standing::Waiting);
-                        }
-                    }
-                }
-            }
-            ahead.end()
-        });
-    }
-
     /// Removes predicted pages that have not changed from the round. Called after re-arming: by
     /// then the pages to be checked are armed, and those that stay unprotected will be hashed
     /// again. `unarmed`: the blocks that the scan has left unprotected.
@@ -351,6 +310,7 @@ impl Tracker for Adaptive {
             self.forget(*range);
         }
         let mut stats = PredictionStats::default();
+        let left = self.left.clone();
         let swept = self.sweeps.follow(out);
         let phase_ended = self.learn_cooled(out, &mut stats);
         let unarmed = self.exact.is_some().then(|| self.left.clone());
@@ -366,6 +326,7 @@ impl Tracker for Adaptive {
         if self.round.is_multiple_of(PRUNE_EVERY) {
             self.table.prune(self.round);
         }
+        self.release_left(&left);
         self.release_ahead();
         stats.checked = self.checking.page_count();
         stats.ahead = swept.reached + swept.false_positives;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// The bounds of the interval where the consumer sets none.
 pub(super) const INTERVALS: RangeInclusive<Duration> =
-    Duration::from_millis(100)..=Duration::from_secs(1);
+    Duration::from_millis(100)..=Duration::from_secs(10);
 
 impl WatchBuilder {
     /// Sets the largest share of the target's time that tracking may cost: 0.03 for 3 %.
@@ -52,7 +52,7 @@ impl WatchBuilder {
     }
 
     /// Sets the bounds within which [`Self::max_overhead`] chooses the time from one collect to the
-    /// next; 100 ms to 1 s by default. Without a budget they have no effect.
+    /// next; 100 ms to 10 s by default. Without a budget they have no effect.
     pub fn intervals(mut self, intervals: RangeInclusive<Duration>) -> Self {
         self.config.intervals = intervals;
         self
