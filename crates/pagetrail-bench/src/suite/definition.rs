@@ -37,9 +37,13 @@ pub struct Definition {
     #[serde(default = "one")]
     pub(crate) program_runs: u32,
     /// What tracking may cost a program, as a share of its time: rounds are as long as that takes,
-    /// up to ten times `program_round_ms`.
+    /// up to 10 s.
     #[serde(default)]
     pub max_overhead: Option<f64>,
+    /// Measures each program in one run of it, tracked and untracked in turns, instead of in runs
+    /// of its own for each technique.
+    #[serde(default)]
+    pub(crate) turns: Option<Turns>,
     #[serde(default)]
     pub(crate) workload: Vec<Workload>,
     #[serde(default)]
@@ -57,6 +61,18 @@ pub(crate) struct Length {
     pub(crate) rounds: u32,
     /// Each technique in turn, so often; the figures are medians.
     pub(crate) runs: u32,
+}
+
+/// Tracked and untracked in turns.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Turns {
+    /// Before the first turn.
+    pub(crate) warm_up_seconds: u32,
+    /// Of each turn; it ends with the unit of work that the program is at then.
+    pub(crate) seconds: u32,
+    /// Turns of each kind.
+    pub(crate) pairs: u32,
 }
 
 /// Generated writes.
@@ -102,7 +118,8 @@ pub(crate) enum Pattern {
     },
 }
 
-/// A real program that does a fixed amount of work and ends.
+/// A real program. It does a fixed amount of work and ends; in [`Turns`] it goes on until it is
+/// killed, and says how far it is.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Program {
@@ -125,6 +142,24 @@ pub(crate) struct Program {
     /// A script for `sh` that gives a server its work, and ends it.
     #[serde(default)]
     pub(crate) client: Option<String>,
+    /// How far it is.
+    #[serde(default)]
+    pub(crate) progress: Option<Progress>,
+    /// A script for `sh` that ends a server, where killing it would leave something behind.
+    #[serde(default)]
+    pub(crate) end: Option<String>,
+}
+
+/// What counts a program's units of work.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Progress {
+    /// Its calls that read (`syscr` of `/proc/PID/io`): it reads its work.
+    Reads,
+    /// Its calls that write (`syscw`): it answers, or writes a byte for each unit of work.
+    Writes,
+    /// A number that a script for `sh` prints.
+    Script(String),
 }
 
 impl Program {
@@ -138,6 +173,11 @@ impl Program {
             command: self.command.iter().map(place).collect(),
             client: self.client.as_ref().map(place),
             prepare: self.prepare.as_ref().map(place),
+            end: self.end.as_ref().map(place),
+            progress: self.progress.as_ref().map(|progress| match progress {
+                Progress::Script(script) => Progress::Script(place(script)),
+                other => other.clone(),
+            }),
             ..self.clone()
         }
     }
@@ -149,6 +189,9 @@ impl Definition {
         ensure!(!self.quick.is_empty(), "the suite has no short form");
         self.length = std::mem::take(&mut self.quick);
         self.program_runs = 1;
+        if let Some(turns) = &mut self.turns {
+            turns.pairs = 1;
+        }
         Ok(())
     }
 
@@ -171,6 +214,16 @@ impl Definition {
                 .is_none_or(|share| share > 0.0 && share <= 1.0),
             "max_overhead is a share, more than 0 and at most 1"
         );
+        if let Some(turns) = &definition.turns {
+            ensure!(turns.seconds > 0 && turns.pairs > 0, "no turns");
+            for program in &definition.program {
+                ensure!(
+                    program.progress.is_some(),
+                    "{}: turns, but nothing says its progress",
+                    program.name
+                );
+            }
+        }
         ensure!(
             definition.workload.is_empty() || !definition.length.is_empty(),
             "workloads, but no [[length]] of rounds"

@@ -1,6 +1,6 @@
 //! [`Goals`]: what a suite comes to, in the figures that a technique is to be judged by.
 
-use super::results::{Measured, ProgramMeasured, Suite};
+use super::results::{Measured, Paired, ProgramMeasured, Suite, TurnsRow};
 
 /// The technique that others are held against.
 const BASE: &str = "pagemap-scan";
@@ -82,6 +82,51 @@ impl Goals {
     }
 }
 
+/// What a technique comes to over programs in turns.
+#[derive(Clone, Debug)]
+pub(crate) struct TurnsSum<'a> {
+    pub(crate) technique: &'static str,
+    /// Over the programs, of which each has an error of its own.
+    pub(crate) mean: Paired,
+    pub(crate) worst: Paired,
+    pub(crate) worst_name: &'a str,
+}
+
+impl<'a> TurnsSum<'a> {
+    /// Of each technique of the suite.
+    pub(crate) fn of(suite: &'a Suite) -> Vec<Self> {
+        let names = suite.turns.first().into_iter();
+        let names = names.flat_map(|row| &row.techniques).map(|m| m.technique);
+        names
+            .filter_map(|technique| Self::of_one(suite, technique))
+            .collect()
+    }
+
+    fn of_one(suite: &'a Suite, technique: &'static str) -> Option<Self> {
+        let of_row = |row: &'a TurnsRow| {
+            let mut measured = row.techniques.iter();
+            let measured = measured.find(|m| m.technique == technique)?;
+            Some((measured.overhead_percent, &row.name[..]))
+        };
+        let all: Vec<(Paired, &str)> = suite.turns.iter().filter_map(of_row).collect();
+        let means: Vec<f64> = all.iter().map(|(of, _)| of.mean).collect();
+        let squares = all.iter().map(|(of, _)| of.standard_error.powi(2));
+        let (worst, worst_name) = all
+            .iter()
+            .copied()
+            .max_by(|one, other| one.0.mean.total_cmp(&other.0.mean))?;
+        Some(Self {
+            technique,
+            mean: Paired {
+                standard_error: squares.sum::<f64>().sqrt() / means.len() as f64,
+                ..Paired::of(&means)
+            },
+            worst,
+            worst_name,
+        })
+    }
+}
+
 fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
@@ -142,6 +187,7 @@ mod tests {
                 ]),
             ],
             programs: Vec::new(),
+            turns: Vec::new(),
             missing: Vec::new(),
         };
         let goals = Goals::of(&suite);

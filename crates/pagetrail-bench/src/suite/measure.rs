@@ -13,6 +13,7 @@ use super::definition::{Definition, Length, Workload};
 use super::program;
 use super::results::{Measured, Row, Suite};
 use super::sample::Sample;
+use super::turns;
 use crate::oracle::Missed;
 use crate::predicted::Predicted;
 use crate::results::Spread;
@@ -37,9 +38,18 @@ pub fn run(
         }
     }
     for program in &definition.program {
-        match program::row(definition, program, programs, progress)? {
-            Some(row) => suite.programs.push(row),
-            None => suite.missing.push(program.name.clone()),
+        let is_here = match &definition.turns {
+            Some(turns) => {
+                let row = turns::row(definition, *turns, program, programs, progress)?;
+                row.map(|row| suite.turns.push(row))
+            }
+            None => {
+                let row = program::row(definition, program, programs, progress)?;
+                row.map(|row| suite.programs.push(row))
+            }
+        };
+        if is_here.is_none() {
+            suite.missing.push(program.name.clone());
         }
     }
     Ok(suite)

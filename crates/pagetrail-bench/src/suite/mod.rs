@@ -14,6 +14,7 @@ mod program_run;
 mod results;
 mod sample;
 pub mod table;
+mod turns;
 pub mod writer;
 
 pub use results::Suite;

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use pagetrail::Technique;
+use tempfile::TempDir;
 
 use super::definition::{Definition, Program};
 use super::program_run::sample;
@@ -22,14 +23,10 @@ pub(crate) fn row(
     programs: &Path,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Option<ProgramRow>> {
-    let dir = tempfile::tempdir().context("a directory for the program")?;
-    let program = &program.placed(programs, dir.path());
-    let name = program.name.clone();
-    let mut needed = program.command.iter().take(1).chain(&program.needs);
-    if !needed.all(|name| is_here(name)) {
+    let Some(Prepared { program, .. }) = &Prepared::of(program, programs)? else {
         return Ok(None);
-    }
-    prepare(program).with_context(|| format!("{name} cannot be prepared"))?;
+    };
+    let name = &program.name;
     let mut runs: HashMap<Option<Technique>, Vec<Sample>> = HashMap::new();
     let techniques = definition.techniques.iter().copied().map(Some);
     let techniques: Vec<_> = [None].into_iter().chain(techniques).collect();
@@ -50,9 +47,6 @@ pub(crate) fn row(
     let measured = |technique: &Technique| {
         let samples = &runs[&Some(*technique)];
         let over = |figure: &dyn Fn(&Sample) -> f64| Spread::of(samples.iter().map(figure));
-        // A program that has ended before a round says nothing of what rounds cost.
-        let had_rounds = samples.iter().all(|sample| !sample.costs.is_empty());
-        let allowed = definition.max_overhead.filter(|_| had_rounds);
         ProgramMeasured {
             technique: technique.name(),
             overhead_percent: over(&|sample| {
@@ -63,22 +57,7 @@ pub(crate) fn row(
             reported_per_round: over(&|s| s.reported as f64 / s.rounds.max(1) as f64),
             collect_us: over(&|s| Spread::of(s.collect_ns.iter().copied()).median / 1e3),
             prediction: Predicted::of(samples.iter().map(|sample| &sample.tally)),
-            budget: allowed.map(|share| Budget {
-                allowed_percent: share * 100.0,
-                cost_percent: over(&|sample| sample.mean_cost(|cost| cost.share) * 100.0),
-                interval_ms: over(&|sample| {
-                    let lengths = sample
-                        .costs
-                        .iter()
-                        .map(|cost| cost.length.as_secs_f64() * 1e3);
-                    Spread::of(lengths).median
-                }),
-                reported_per_written: over(&|s| s.mean_cost(|cost| cost.reported_per_written)),
-                rounds_over: over(&|sample| {
-                    let over = sample.costs.iter().filter(|cost| !cost.overhead.is_kept);
-                    over.count() as f64
-                }),
-            }),
+            budget: Budget::of(definition.max_overhead, samples),
         }
     };
     Ok(Some(ProgramRow {
@@ -88,6 +67,49 @@ pub(crate) fn row(
         untracked_cpu_ms: untracked,
         techniques: definition.techniques.iter().map(measured).collect(),
     }))
+}
+
+/// A program that is here and has what it needs, and the directory that is its own.
+pub(super) struct Prepared {
+    pub(super) program: Program,
+    _dir: TempDir,
+}
+
+impl Prepared {
+    /// `None` where it is not here.
+    pub(super) fn of(program: &Program, programs: &Path) -> Result<Option<Self>> {
+        let dir = tempfile::tempdir().context("a directory for the program")?;
+        let program = program.placed(programs, dir.path());
+        let mut needed = program.command.iter().take(1).chain(&program.needs);
+        if !needed.all(|name| is_here(name)) {
+            return Ok(None);
+        }
+        prepare(&program).with_context(|| format!("{} cannot be prepared", program.name))?;
+        Ok(Some(Self { program, _dir: dir }))
+    }
+}
+
+impl Budget {
+    /// What tracking within a budget came to over some runs; `None` without a budget, and of a
+    /// program that has ended before a round, which says nothing of what rounds cost.
+    pub(super) fn of(allowed: Option<f64>, samples: &[Sample]) -> Option<Self> {
+        let had_rounds = samples.iter().all(|sample| !sample.costs.is_empty());
+        let share = allowed.filter(|_| had_rounds)?;
+        let over = |figure: &dyn Fn(&Sample) -> f64| Spread::of(samples.iter().map(figure));
+        Some(Self {
+            allowed_percent: share * 100.0,
+            cost_percent: over(&|sample| sample.mean_cost(|cost| cost.share) * 100.0),
+            interval_ms: over(&|sample| {
+                let lengths = sample.costs.iter();
+                Spread::of(lengths.map(|cost| cost.length.as_secs_f64() * 1e3)).median
+            }),
+            reported_per_written: over(&|s| s.mean_cost(|cost| cost.reported_per_written)),
+            rounds_over: over(&|sample| {
+                let over = sample.costs.iter().filter(|cost| !cost.overhead.is_kept);
+                over.count() as f64
+            }),
+        })
+    }
 }
 
 fn is_here(name: &str) -> bool {

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 use pagetrail::{
-    AtExit, Children, Ended, FalsePositiveCost, Member, State, Target, Technique, Watch,
+    AtExit, Children, Ended, FalsePositiveCost, Member, State, Target, Technique, Tree, Watch,
+    WatchBuilder,
 };
 use rustix::process::Signal;
 
@@ -20,6 +21,8 @@ use super::sample::{Cost, Sample};
 
 /// A program that takes longer hangs.
 const TIMEOUT: Duration = Duration::from_secs(300);
+/// The longest round within a budget, as of `pagetrail record`.
+const ROUND_MAX: Duration = Duration::from_secs(10);
 /// Between two looks at a tree, at least.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -29,30 +32,12 @@ pub(super) fn sample(
     program: &Program,
     technique: Option<Technique>,
 ) -> Result<Sample> {
-    let mut command = Command::new(&program.command[0]);
-    command.args(&program.command[1..]).stdin(Stdio::null());
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    command.envs(&program.environment);
-    let false_positive_cost =
-        FalsePositiveCost::Costs(Duration::from_nanos(definition.false_positive_ns));
-    let watch = Watch::builder()
-        .target(Target::command(command))
-        .at_exit(AtExit::Hold);
     // Untracked, it is started the same way, and nobody collects.
-    let watch = watch.technique(technique.unwrap_or(Technique::None));
-    let watch = watch.false_positive_cost(false_positive_cost);
-    let round = Duration::from_millis(definition.program_round_ms);
-    let watch = watch.block_pages(definition.block_pages);
-    let watch = match definition.max_overhead.filter(|_| technique.is_some()) {
-        Some(share) => watch.max_overhead(share).intervals(round..=round * 10),
-        None => watch,
-    };
-    let children = match program.tree {
-        true => Children::Follow,
-        false => Children::LeaveOut,
-    };
-    let mut tree = watch.children(children).start_tree()?;
+    let watch = builder(definition, program, technique);
+    let watch = watch.target(Target::command(command(program)));
+    let mut tree = watch.at_exit(AtExit::Hold).start_tree()?;
     let _client = Client::start(program)?;
+    let round = Duration::from_millis(definition.program_round_ms);
     let mut sample = Sample::default();
     let mut clocks = HashMap::new();
     let began = Instant::now();
@@ -68,28 +53,70 @@ pub(super) fn sample(
             State::Ended(how) => bail!("it ended: {how:?}"),
             _ if began.elapsed() > TIMEOUT => bail!("it does not come to its end"),
             _ if technique.is_none() => next = Instant::now() + round,
-            _ => {
-                tree.follow();
-                let began = tree.began();
-                for member in tree.members_mut() {
-                    collect(member, began, &mut clocks, &mut sample);
-                }
-                let due = tree
-                    .members()
-                    .iter()
-                    .map(|member| member.watch().next_collect());
-                // Without a budget all are due after each round; new processes are looked for then.
-                // One that has ended stays due until it is found to have.
-                let now = Instant::now();
-                let due = due.flatten().min().unwrap_or(now + round);
-                next = due.clamp(now + LOOK, now + round.max(LOOK));
-            }
+            _ => next = collect_due(&mut tree, round, &mut clocks, &mut sample),
         }
     }
 }
 
+/// The program's command; nobody hears what it says.
+pub(super) fn command(program: &Program) -> Command {
+    let mut command = Command::new(&program.command[0]);
+    command.args(&program.command[1..]).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.envs(&program.environment);
+    command
+}
+
+/// Tracks a program as the suite says.
+pub(super) fn builder(
+    definition: &Definition,
+    program: &Program,
+    technique: Option<Technique>,
+) -> WatchBuilder {
+    let false_positive_cost =
+        FalsePositiveCost::Costs(Duration::from_nanos(definition.false_positive_ns));
+    let round = Duration::from_millis(definition.program_round_ms);
+    let watch = Watch::builder()
+        .technique(technique.unwrap_or(Technique::None))
+        .false_positive_cost(false_positive_cost)
+        .block_pages(definition.block_pages)
+        .children(match program.tree {
+            true => Children::Follow,
+            false => Children::LeaveOut,
+        });
+    match definition.max_overhead.filter(|_| technique.is_some()) {
+        Some(share) => watch
+            .max_overhead(share)
+            .intervals(round..=ROUND_MAX.max(round)),
+        None => watch,
+    }
+}
+
 /// When a process was collected last, and its processor time then.
-type Clocks = HashMap<u32, (Instant, Duration)>;
+pub(super) type Clocks = HashMap<u32, (Instant, Duration)>;
+
+/// Collects the processes that are due; says when to look again.
+pub(super) fn collect_due(
+    tree: &mut Tree,
+    round: Duration,
+    clocks: &mut Clocks,
+    sample: &mut Sample,
+) -> Instant {
+    tree.follow();
+    let began = tree.began();
+    for member in tree.members_mut() {
+        collect(member, began, clocks, sample);
+    }
+    let due = tree
+        .members()
+        .iter()
+        .map(|member| member.watch().next_collect());
+    // Without a budget all are due after each round; new processes are looked for then. One that
+    // has ended stays due until it is found to have.
+    let now = Instant::now();
+    let due = due.flatten().min().unwrap_or(now + round);
+    due.clamp(now + LOOK, now + round.max(LOOK))
+}
 
 /// Collects a process of a `tree` that began then, if it is due.
 fn collect(member: &mut Member, tree: Instant, clocks: &mut Clocks, sample: &mut Sample) {
@@ -139,10 +166,10 @@ fn consumed(pid: u32) -> Result<(u64, u64)> {
 }
 
 /// The client that gives a server its work, and ends it.
-struct Client(Option<Child>);
+pub(super) struct Client(Option<Child>);
 
 impl Client {
-    fn start(program: &Program) -> Result<Self> {
+    pub(super) fn start(program: &Program) -> Result<Self> {
         let Some(script) = &program.client else {
             return Ok(Self(None));
         };

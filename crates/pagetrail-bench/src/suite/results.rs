@@ -21,6 +21,8 @@ pub struct Suite {
     pub(crate) absent: Vec<(String, String)>,
     pub(crate) rows: Vec<Row>,
     pub(crate) programs: Vec<ProgramRow>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) turns: Vec<TurnsRow>,
     /// Programs that are not here.
     pub(crate) missing: Vec<String>,
 }
@@ -91,6 +93,66 @@ pub(crate) struct Budget {
     pub(crate) rounds_over: Spread,
 }
 
+/// A program in turns.
+#[derive(Debug, Serialize)]
+pub(crate) struct TurnsRow {
+    pub(crate) name: String,
+    /// The shortest round.
+    pub(crate) round_ms: u64,
+    pub(crate) pairs: u32,
+    pub(crate) turn_seconds: Spread,
+    /// Units of its work per second, untracked.
+    pub(crate) untracked_per_second: Spread,
+    pub(crate) techniques: Vec<TurnsMeasured>,
+}
+
+/// A technique on a program in turns.
+#[derive(Debug, Serialize)]
+pub(crate) struct TurnsMeasured {
+    pub(crate) technique: &'static str,
+    pub(crate) overhead_percent: Paired,
+    /// All of the program's faults, in a second.
+    pub(crate) faults_per_second: Spread,
+    /// Processor time of the tracker, in percent of the time.
+    pub(crate) tracker_percent: Spread,
+    pub(crate) rounds: Spread,
+    pub(crate) reported_per_round: Spread,
+    pub(crate) collect_us: Spread,
+    pub(crate) prediction: Option<Predicted>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) budget: Option<Budget>,
+}
+
+/// How much longer work takes tracked than untracked, by pairs of neighbouring turns.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Paired {
+    /// The mean over the pairs.
+    pub(crate) mean: f64,
+    /// Of the mean.
+    pub(crate) standard_error: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Paired {
+    /// Of what each pair says, in percent.
+    pub(crate) fn of(pairs: &[f64]) -> Self {
+        let count = pairs.len().max(1) as f64;
+        let mean = pairs.iter().sum::<f64>() / count;
+        let squares: f64 = pairs.iter().map(|pair| (pair - mean).powi(2)).sum();
+        Self {
+            mean,
+            // One pair says nothing of the others.
+            standard_error: match pairs.len() {
+                0 | 1 => f64::INFINITY,
+                _ => (squares / (count - 1.0) / count).sqrt(),
+            },
+            min: pairs.iter().copied().fold(f64::INFINITY, f64::min),
+            max: pairs.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+}
+
 impl Suite {
     pub(crate) fn begin(definition: &Definition) -> Self {
         let capabilities = Capabilities::probe();
@@ -111,7 +173,22 @@ impl Suite {
                 .collect(),
             rows: Vec::new(),
             programs: Vec::new(),
+            turns: Vec::new(),
             missing: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_has_the_error_of_its_pairs() {
+        let of = Paired::of(&[1.0, 3.0, 5.0, 7.0]);
+        assert_eq!((of.mean, of.min, of.max), (4.0, 1.0, 7.0));
+        // The variance is 20 / 3.
+        assert!((of.standard_error - (20.0f64 / 12.0).sqrt()).abs() < 1e-12);
+        assert_eq!(Paired::of(&[2.0]).standard_error, f64::INFINITY);
     }
 }

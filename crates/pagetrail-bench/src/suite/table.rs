@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::goals::Goals;
-use super::results::Suite;
+use super::goals::{Goals, TurnsSum};
+use super::results::{Paired, Suite};
 use crate::predicted::Predicted;
 use crate::results::Spread;
 use pagetrail_report::sheet::{Sheet, write_sheet};
@@ -28,6 +28,7 @@ pub(crate) fn sheets(suite: &Suite) -> Vec<Sheet> {
         sheets.push(programs(suite));
         sheets.extend(budgets(suite));
     }
+    sheets.extend(turns(suite));
     sheets.extend(goals(suite));
     sheets
 }
@@ -36,6 +37,7 @@ pub(crate) fn sheets(suite: &Suite) -> Vec<Sheet> {
 pub(crate) fn setting(suite: &Suite) -> String {
     let runs = suite.rows.iter().map(|row| row.runs);
     let runs = runs.chain(suite.programs.iter().map(|row| row.runs));
+    let runs = runs.chain(suite.turns.iter().map(|row| row.pairs));
     let runs = match (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0)) {
         (least, most) if least == most => words::plural(u64::from(least), "run"),
         (least, most) => format!("{least} to {most} runs"),
@@ -188,6 +190,86 @@ fn budgets(suite: &Suite) -> Option<Sheet> {
         note: "overhead: processor time of a run against untracked; by estimate: what tracking took it to cost, in the mean over a run; \
                round: the shortest; interval: the median round; rounds over: at the longest interval, and still more than allowed",
     })
+}
+
+/// Programs tracked and untracked in turns, and what that comes to.
+fn turns(suite: &Suite) -> Vec<Sheet> {
+    let mut rows = Vec::new();
+    for row in &suite.turns {
+        for (at, measured) in row.techniques.iter().enumerate() {
+            let mut cells = labels(at, &row.name, row.round_ms, measured.technique);
+            cells.extend([
+                paired(&measured.overhead_percent),
+                words::count(measured.faults_per_second.median.round() as u64),
+                format!("{:.0}", measured.rounds.median),
+                pages(measured.reported_per_round),
+                words::time(measured.collect_us.median * 1e3),
+                percent(measured.tracker_percent),
+            ]);
+            cells.extend(match &measured.budget {
+                Some(budget) => [
+                    percent(budget.cost_percent),
+                    words::time(budget.interval_ms.median * 1e6),
+                    format!("{:.2}", budget.reported_per_written.median),
+                    format!("{:.0}", budget.rounds_over.median),
+                ],
+                None => Default::default(),
+            });
+            rows.push(cells);
+        }
+    }
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let heads = [
+        "program",
+        "round",
+        "technique",
+        "overhead",
+        "faults/s",
+        "rounds",
+        "reported",
+        "collect",
+        "tracker",
+        "by estimate",
+        "interval",
+        "ratio",
+        "rounds over",
+    ];
+    let programs = Sheet {
+        title: "In turns".into(),
+        heads: heads.map(String::from).to_vec(),
+        labels: 3,
+        rows,
+        note: "overhead: how much longer a unit of work takes, by the clock, in a turn in which the program is tracked than in the turn beside \
+               it in which it is not: mean, standard error of the mean; faults: of tracking; tracker: its processor time; by estimate: what \
+               tracking took it to cost; rounds over: at the longest interval, and still more than allowed",
+    };
+    let sums = TurnsSum::of(suite);
+    let sums = sums.iter().map(|sum| {
+        let (worst, name) = (paired(&sum.worst), sum.worst_name);
+        vec![
+            sum.technique.to_owned(),
+            paired(&sum.mean),
+            format!("{worst} ({name})"),
+        ]
+    });
+    let all = Sheet {
+        title: "All of them in turns".into(),
+        heads: ["technique", "mean", "worst"].map(String::from).to_vec(),
+        labels: 1,
+        rows: sums.collect(),
+        note: "overhead, over the programs",
+    };
+    vec![programs, all]
+}
+
+/// A mean and its standard error.
+fn paired(of: &Paired) -> String {
+    match of.standard_error.is_finite() {
+        true => format!("{:.1}% +- {:.1}", of.mean, of.standard_error),
+        false => format!("{:.1}%", of.mean),
+    }
 }
 
 fn goals(suite: &Suite) -> Option<Sheet> {

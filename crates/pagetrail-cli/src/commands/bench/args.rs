@@ -43,7 +43,7 @@ pub(crate) struct BenchArgs {
     /// Measure the suite's short form
     #[arg(long, requires = "suite")]
     pub(crate) quick: bool,
-    /// What tracking may cost the programs of a suite: rounds are stretched for that, up to tenfold
+    /// What tracking may cost the programs of a suite: rounds are stretched for that, up to 10 s
     #[arg(long, value_name = "SHARE", value_parser = share, requires = "suite")]
     pub(crate) max_overhead: Option<Share>,
     /// Where the programs of a suite are that it brings along
