@@ -26,6 +26,7 @@ mod record_files;
 mod record_trees;
 mod report;
 mod stacks;
+mod store_in_use;
 mod subpage;
 mod tier_examples;
 mod top;

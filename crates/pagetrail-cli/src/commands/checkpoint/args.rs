@@ -313,6 +313,9 @@ pub(crate) struct WritingArgs {
     /// Use the store even in a directory in which everybody may write
     #[arg(long)]
     pub(crate) allow_world_writable: bool,
+    /// Wait so long for another process that writes to the store
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub(crate) lock_wait: Duration,
 }
 
 /// How many pages are compressed together where a process may be started from a checkpoint, and

@@ -4,6 +4,7 @@ pub(crate) mod args;
 pub(crate) mod chain;
 mod image;
 pub(crate) mod json;
+pub(crate) mod lock;
 mod metrics;
 mod restorable;
 mod take;
@@ -75,15 +76,19 @@ fn warned(path: &Path, writer: Writer) -> Result<Writer> {
 /// Opens the store at a place to write; with `make`, also where there is none yet.
 fn open_writer(path: &Path, args: &WritingArgs, make: bool) -> Result<Writer> {
     let options = args.options(false);
-    store(path, args, make)?.writer(options).map_err(plain)
+    let store = store(path, args, make)?;
+    lock::waited(args.lock_wait, || store.writer(options))
 }
 
 /// Opens the store at a place to write checkpoints from which processes are started without CRIU,
 /// or not.
 fn writer_of(path: &Path, args: &WritingArgs, is_restorable: bool) -> Result<Writer> {
     let options = args.options(is_restorable);
-    let writer = store(path, args, true)?.writer(options).map_err(plain)?;
-    warned(path, writer)
+    let store = store(path, args, true)?;
+    warned(
+        path,
+        lock::waited(args.lock_wait, || store.writer(options))?,
+    )
 }
 
 /// Opens the store at a place to read.

@@ -16,7 +16,7 @@ use pagetrail_report::words;
 use serde_json::{Value, json};
 
 use super::args::{LogArgs, ModeArg, ShowArgs, TakeArgs, Which};
-use super::{plain, text};
+use super::{lock, plain, text};
 use crate::exit;
 use crate::session::signals::{Addressee, Signals};
 use crate::session::waiting::Waiting;
@@ -28,17 +28,14 @@ const POLL: Duration = Duration::from_millis(100);
 pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     args.budget()?;
     // First, so that a wrong PID leaves no empty store.
-    let target = match &args.cgroup {
-        Some(path) => Target::cgroup(path)?,
-        None => Target::tree(args.pid)?,
-    };
+    target(args)?;
     if args.store.to_string_lossy().contains("://") {
         bail!("checkpoints of a tree lie in a directory: --store DIRECTORY");
     }
     if matches!(args.mode, ModeArg::Cow) {
         bail!("--mode cow saves one process; a tree takes --mode precopy and --mode stop");
     }
-    let store = TreeStore::create(&args.store, args.writing.exposed()).map_err(plain)?;
+    let exposed = args.writing.exposed();
     let options = ProcessOptions {
         mode: args.mode.into(),
         technique: args.technique.0,
@@ -48,8 +45,11 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
         ..ProcessOptions::default()
     };
     let writing = args.writing.options(false);
+    let mut tree = lock::waited(args.writing.lock_wait, || {
+        let store = TreeStore::create(&args.store, exposed)?;
+        TreeCheckpointer::attach(target(args)?, store, options, writing)
+    })?;
     let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
-    let mut tree = TreeCheckpointer::attach(target, store, options, writing).map_err(plain)?;
     if args.every.is_none() && args.count.is_none() {
         one(&mut tree, args)?;
         return Ok(ExitCode::SUCCESS);
@@ -81,6 +81,14 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     }
     // What was said last is how it ended.
     Ok(ExitCode::from(if has_failed { exit::OPERATION } else { 0 }))
+}
+
+/// The processes that are asked for.
+fn target(args: &TakeArgs) -> pagetrail::Result<Target> {
+    match &args.cgroup {
+        Some(path) => Target::cgroup(path),
+        None => Target::tree(args.pid),
+    }
 }
 
 /// Waits for the next checkpoint; false when the tree has ended or somebody asked to stop.

@@ -44,8 +44,11 @@ pub(crate) fn run(args: &PageServerArgs) -> Result<ExitCode> {
         store.image(number).map_err(plain)?;
     }
     let options = args.writing.options(false);
+    let timeout = args.writing.lock_wait;
     let writable = store.clone();
-    let server = PageServer::new(store, at, move || writable.writer(options));
+    let server = PageServer::new(store, at, move || {
+        checkpoint::lock::retried(timeout, || writable.writer(options))
+    });
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen at {}", args.listen))?;
     let own = listener.local_addr().context("cannot listen")?;
