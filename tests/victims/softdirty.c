@@ -237,6 +237,59 @@ static void case_dup(void) {
     CHECK(pread(fds[2], read_back, 32, 0) == 32 && !memcmp(words, read_back, 32));
 }
 
+/* Where the kernel says EFAULT, nobody dies, and nothing of what was read is lost. */
+static void case_bad_buffers(void) {
+    open_own();
+    char *memory = map(8, MAP_PRIVATE);
+    write_pages(memory, "11111111");
+    clear();
+    write_pages(memory, "01100001");
+    expect(memory, "01100001"); /* whatever is to be set up at first is */
+    char *locked = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *gone = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* Its second page is missing. */
+    char *half = map(2, MAP_PRIVATE);
+    CHECK(locked != MAP_FAILED && gone != MAP_FAILED && munmap(half + PAGE, PAGE) == 0);
+    void *bad[] = {(void *)16, (void *)-64l, (void *)(1l << 62), locked, gone, half + PAGE, half + PAGE - 32};
+#define FAULTS(call)                                                                                              \
+    do {                                                                                                          \
+        errno = 0;                                                                                                \
+        long result = (long)(call);                                                                               \
+        if (result != -1 || errno != EFAULT) fail("%zu: %s: %ld, %s", i, #call, result, strerror(errno));         \
+    } while (0)
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct iovec part = {bad[i], 64};
+        CHECK(lseek(pagemap, entry_of(memory), SEEK_SET) == entry_of(memory));
+        FAULTS(read(pagemap, bad[i], 64));
+        FAULTS(pread(pagemap, bad[i], 64, entry_of(memory)));
+        FAULTS(pread64(pagemap, bad[i], 64, entry_of(memory)));
+        FAULTS(readv(pagemap, &part, 1));
+        FAULTS(preadv(pagemap, &part, 1, entry_of(memory)));
+        FAULTS(readv(pagemap, (void *)gone, 1));
+        FAULTS(write(clear_refs, i < 5 && bad[i] != locked ? bad[i] : gone, 1));
+        FAULTS(writev(clear_refs, (void *)gone, 1));
+        FAULTS(open(i < 5 && bad[i] != locked ? bad[i] : gone, O_RDONLY));
+        FAULTS(openat(AT_FDCWD, gone, O_RDONLY));
+        errno = 0;
+        CHECK(!fopen(gone, "r") && errno == EFAULT);
+    }
+#undef FAULTS
+    /* A good part before a bad one. */
+    uint64_t entries[8];
+    struct iovec parts[] = {{entries, 64}, {gone, 64}};
+    CHECK(preadv(pagemap, parts, 2, entry_of(memory)) == 64);
+    for (int i = 0; i < 8; i++) CHECK(entries[i] & SOFT_DIRTY || "01100001"[i] == '0');
+    /* Buffers that nobody has touched, or that were shared by a fork, are as good as any. */
+    uint64_t *fresh = (void *)map(2, MAP_PRIVATE);
+    CHECK(pread(pagemap, (char *)fresh + PAGE - 24, 64, entry_of(memory)) == 64);
+    for (int i = 0; i < 8; i++) {
+        uint64_t entry;
+        memcpy(&entry, (char *)fresh + PAGE - 24 + 8 * i, 8);
+        CHECK(!(entry & SOFT_DIRTY) == ("01100001"[i] == '0'));
+    }
+    expect(memory, "01100001");
+}
+
 static void case_stream(void) {
     open_own();
     char *memory = map(8, MAP_PRIVATE);
@@ -730,6 +783,7 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     {"own", case_own},         {"mappings", case_mappings}, {"paths", case_paths},     {"dup", case_dup},
+    {"bad-buffers", case_bad_buffers},
     {"stream", case_stream},   {"scan", case_scan}, {"scan-refusals", case_scan_refusals},         {"fork", case_fork},       {"other", case_other},
     {"threads", case_threads}, {"signals", case_signals},   {"stopped", case_stopped}, {"fork-storm", case_fork_storm},
     {"habits", case_habits},   {"foreign", case_foreign},   {"absent", case_absent},

@@ -89,6 +89,15 @@ impl Machine {
         self.is_cleared.store(false, Ordering::Release);
     }
 
+    /// Whether so many bytes can be written where the program says, without a fault.
+    pub(crate) fn can_write(&self, address: u64, bytes: u64) -> bool {
+        let end = address.checked_add(bytes);
+        end.filter(|end| *end < USER_END).is_some_and(|end| {
+            let start = address & !(PAGE - 1);
+            self.guest.is_writable(Range { start, end })
+        })
+    }
+
     /// Fills in entries, from that of address `first` on, with nothing in them but bit 55. False
     /// where all of it counts as written, or is no program's memory.
     pub(crate) fn bare(&self, first: u64, entries: &mut [u8]) -> bool {

@@ -42,9 +42,10 @@ fn main() -> ExitCode {
     if let Some(variables) = env::var_os(VARIABLES) {
         return start_guest(&variables);
     }
-    let tests: [(&str, fn()); 2] = [
+    let tests: [(&str, fn()); 3] = [
         ("programs_are_right_by_the_machine", programs_are_right),
         ("checksums_of_clean_pages_hold", checksums_hold),
+        ("buffers_that_are_none_harm_nobody", bad_buffers_fail),
     ];
     let tests = tests.map(|(name, test)| {
         Trial::test(name, move || {
@@ -206,6 +207,38 @@ fn programs_are_right() {
         assert!(log.contains("by the virtual machine"), "{name}: {log}");
         assert!(!log.contains("counts as written"), "{name}: {log}");
     }
+}
+
+/// A read that needs no system call fails as the kernel's would (`tests/victims/softdirty.c`).
+fn bad_buffers_fail() {
+    if let Err(error) =
+        pagetrail_vm::check::try_guest().and_then(|_| pagetrail_vm::check::try_accesses())
+    {
+        return pagetrail_skips::not_here(error);
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/victims/softdirty.c");
+    let program = directory.path().join("softdirty");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-O2", "-pthread", "-o"])
+        .args([&program, &source]);
+    match compiler.status() {
+        Ok(status) => assert!(status.success()),
+        Err(_) => return pagetrail_skips::not_here("no C compiler (cc)"),
+    }
+    let log = directory.path().join("log");
+    let variables = [
+        format!("LD_PRELOAD={}", library().display()),
+        "PAGETRAIL_SOFTDIRTY_READER=collector".into(),
+        format!("PAGETRAIL_SOFTDIRTY_LOG={}", log.display()),
+    ];
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    command.env(VARIABLES, variables.join("\n"));
+    let (output, _) = waited(command.arg(program).arg("bad-buffers"));
+    assert!(output.status.success(), "{output:?}");
+    let log = fs::read_to_string(log).unwrap_or_default();
+    assert!(log.contains("by the virtual machine"), "{log}");
 }
 
 /// The collector's build that compares each clean page with its checksum.

@@ -95,6 +95,7 @@ cases! {
     mappings_come_go_and_move: "mappings",
     every_way_to_open_and_read: "paths",
     duplicates_and_reused_numbers: "dup",
+    buffers_that_are_none: "bad-buffers",
     streams: "stream",
     pagemap_scan: "scan",
     scans_that_the_kernel_refuses: "scan-refusals",

@@ -85,6 +85,20 @@ pub(super) fn adopt(fd: c_int, kind: Option<Kind>) -> c_int {
     fd
 }
 
+/// Enters what was opened by a path, if the path makes it likely. One by which nothing was opened
+/// may be no string at all, as the kernel has found out.
+///
+/// # Safety
+///
+/// `path` is a C string where `fd` is a descriptor.
+unsafe fn opened(fd: c_int, path: *const c_char) -> c_int {
+    match fd {
+        // SAFETY: the kernel has read the path a moment ago.
+        0.. => adopt(fd, unsafe { may_be(path) }),
+        _ => fd,
+    }
+}
+
 macro_rules! opening {
     ($($function:ident($($argument:ident: $type:ty),*), $path:ident;)*) => {
         $(
@@ -94,7 +108,7 @@ macro_rules! opening {
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $function($($argument: $type),*) -> c_int {
                 // SAFETY: the program's arguments, passed on.
-                unsafe { adopt(real::$function($($argument),*), may_be($path)) }
+                unsafe { opened(real::$function($($argument),*), $path) }
             }
         )*
     };
@@ -401,16 +415,17 @@ fn answer_scan(known: Known, fd: c_int, argument: u64) -> Option<c_int> {
     })
 }
 
+/// [`opened`], for a stream.
+///
 /// # Safety
 ///
-/// As for libc's function.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-    // SAFETY: the program's arguments, passed on.
+/// `path` and `mode` are C strings where `file` is a stream.
+unsafe fn opened_stream(file: *mut FILE, path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the kernel has read the path a moment ago, and libc the mode.
     unsafe {
-        match may_be(path) {
-            Some(_) => stream::wrap(real::fopen(path, mode), mode),
-            None => real::fopen(path, mode),
+        match !file.is_null() && may_be(path).is_some() {
+            true => stream::wrap(file, mode),
+            false => file,
         }
     }
 }
@@ -419,14 +434,18 @@ pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) 
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: the program's arguments, passed on.
+    unsafe { opened_stream(real::fopen(path, mode), path, mode) }
+}
+
+/// # Safety
+///
+/// As for libc's function.
+#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: the program's arguments, passed on.
-    unsafe {
-        match may_be(path) {
-            Some(_) => stream::wrap(real::fopen64(path, mode), mode),
-            None => real::fopen64(path, mode),
-        }
-    }
+    unsafe { opened_stream(real::fopen64(path, mode), path, mode) }
 }
 
 /// # Safety
@@ -444,6 +463,19 @@ pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
     }
 }
 
+/// [`opened`], for a stream that was another before.
+///
+/// # Safety
+///
+/// `path` is null or a C string where `file` is a stream.
+unsafe fn reopened(file: *mut FILE, path: *const c_char) -> *mut FILE {
+    match file.is_null() {
+        true => file,
+        // SAFETY: the kernel has read the path a moment ago, unless it is null.
+        false => unsafe { stream::reopened(file, may_be(path)) },
+    }
+}
+
 /// Refuses to make an open stream one over `pagemap`: libc would read past the library, and every
 /// page would look clean. A stream over `clear_refs` fails when it is written, but for `stdout`.
 ///
@@ -457,7 +489,7 @@ pub(crate) unsafe extern "C" fn freopen(
     file: *mut FILE,
 ) -> *mut FILE {
     // SAFETY: the program's arguments, passed on to the function that they are for.
-    unsafe { stream::reopened(real::freopen(path, mode, file), may_be(path)) }
+    unsafe { reopened(real::freopen(path, mode, file), path) }
 }
 
 /// See [`freopen`].
@@ -472,7 +504,7 @@ pub(crate) unsafe extern "C" fn freopen64(
     file: *mut FILE,
 ) -> *mut FILE {
     // SAFETY: the program's arguments, passed on to the function that they are for.
-    unsafe { stream::reopened(real::freopen64(path, mode, file), may_be(path)) }
+    unsafe { reopened(real::freopen64(path, mode, file), path) }
 }
 
 /// # Safety

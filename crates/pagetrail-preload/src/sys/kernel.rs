@@ -1,7 +1,7 @@
 //! What the kernel is asked: which file a descriptor is, `PAGEMAP_SCAN`, bits of the own memory. No
 //! allocation anywhere.
 
-use linux_raw_sys::general::{page_region, pm_scan_arg, uffdio_register};
+use linux_raw_sys::general::{MADV_POPULATE_READ, page_region, pm_scan_arg, uffdio_register};
 use pagetrail::PageRange;
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::io::Errno;
@@ -92,8 +92,9 @@ pub(crate) fn copy_in<T: Plain>(to: &mut T, address: u64) -> Result<(), Errno> {
     // SAFETY: the kernel writes `to` alone, to which any bytes may be written.
     let copied = unsafe { libc::process_vm_readv(libc::getpid(), &own, 1, &named, 1, 0) };
     if is_forbidden(copied) {
-        // SAFETY: a filter of system calls keeps us from being careful; the program names its own
-        // memory.
+        check_readable(address, bytes as u64)?;
+        // SAFETY: a filter of system calls keeps the kernel from copying; the program names its own
+        // memory, which has just been found readable.
         *to = unsafe { (address as *const T).read_unaligned() };
         return Ok(());
     }
@@ -118,8 +119,9 @@ pub(crate) fn copy_bytes_of(pid: libc::pid_t, to: &mut [u8], address: u64) -> Re
     // SAFETY: the kernel writes the bytes of `to` alone.
     let copied = unsafe { libc::process_vm_readv(pid, &own, 1, &named, 1, 0) };
     if is_forbidden(copied) {
-        // SAFETY: a seccomp filter forbids the checked copy; the program names its own memory, and
-        // `to` is ours, so the two do not overlap.
+        check_readable(address, to.len() as u64)?;
+        // SAFETY: a seccomp filter forbids the checked copy; the program names its own memory,
+        // which has just been found readable, and `to` is ours, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(address as *const u8, to.as_mut_ptr(), to.len()) };
         return Ok(());
     }
@@ -183,12 +185,54 @@ pub(crate) fn copy_out<T: Plain>(address: u64, from: &[T]) -> Result<(), Errno> 
     // SAFETY: the kernel reads `from`, and writes where the program has asked it to write.
     let copied = unsafe { libc::process_vm_writev(libc::getpid(), &own, 1, &named, 1, 0) };
     if is_forbidden(copied) {
-        // SAFETY: a filter of system calls keeps the kernel from checking; the program names its
-        // own memory.
+        if !is_writable(address, bytes as u64) {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: a filter of system calls keeps the kernel from copying; the program names its own
+        // memory, which has just been found writable.
         unsafe { std::ptr::copy(from.as_ptr().cast::<u8>(), address as *mut u8, bytes) };
         return Ok(());
     }
     whole(copied, bytes)
+}
+
+/// Whether so many bytes can be written where the program says, at least four, which may be any
+/// number. The first bytes of each page there change.
+///
+/// getresuid(2) writes to three addresses that it checks, in less time than any other call. False
+/// also where that cannot be found out.
+pub(crate) fn is_writable(address: u64, bytes: u64) -> bool {
+    let page = pagetrail::page_size();
+    let Some(end) = address.checked_add(bytes) else {
+        return false;
+    };
+    let last = end - size_of::<libc::uid_t>() as u64;
+    let place = |n: u64| match n {
+        0 => address,
+        // Past the end, the last bytes once more.
+        _ => ((address / page).saturating_add(n).saturating_mul(page)).min(last),
+    };
+    let pages = (end - 1) / page - address / page + 1;
+    (0..pages).step_by(3).all(|n| {
+        // SAFETY: the kernel writes into the bytes that the program has named to be written to, or
+        // says that it cannot.
+        let result =
+            unsafe { libc::syscall(libc::SYS_getresuid, place(n), place(n + 1), place(n + 2)) };
+        result == 0
+    })
+}
+
+/// Whether so many bytes can be read where the program says, which may be any number (Linux 5.14).
+fn check_readable(address: u64, bytes: u64) -> Result<(), Errno> {
+    let start = address / pagetrail::page_size() * pagetrail::page_size();
+    let end = address.checked_add(bytes).ok_or(Errno::FAULT)?;
+    let (start, length) = (start as *mut libc::c_void, (end - start) as usize);
+    // SAFETY: the advice makes pages present, as a look at them would; what cannot be looked at is
+    // an error.
+    match unsafe { libc::madvise(start, length, MADV_POPULATE_READ as i32) } {
+        0 => Ok(()),
+        _ => Err(Errno::FAULT),
+    }
 }
 
 /// Whether a copy failed for another reason than its addresses.

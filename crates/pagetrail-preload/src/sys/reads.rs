@@ -1,6 +1,9 @@
 //! The answers to the program's reads of `pagemap`: the kernel's entries with bit 55 set, or, where
 //! a collector reads its own, bare ones without the kernel's. [`super::exports`] has the functions
 //! that these reads come through.
+//!
+//! The program's buffer is written to only once it is known that it can be; otherwise the kernel
+//! answers, with `EFAULT` if need be.
 
 use super::{guard, kernel};
 use crate::answer;
@@ -97,9 +100,11 @@ unsafe fn read_bare_entries(
     if buffer.is_null() || count == 0 || count > READ_MAX || !count.is_multiple_of(8) {
         return None;
     }
-    if let Some(machine) = machine::of(known.pid) {
+    if let Some(machine) = machine::of(known.pid)
+        && machine.can_write(buffer as u64, count as u64)
+    {
         // SAFETY: `count` bytes at `buffer` are the program's to write, which the caller
-        // guarantees.
+        // guarantees; and the page tables have just said that they can be written.
         let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) };
         if let Some(length) = read_by_machine(machine, fd, entries, offset) {
             return Some(length);
@@ -120,8 +125,11 @@ unsafe fn read_bare_entries(
         // Beyond the end of the address space, where reads come short, the scan fails, and the
         // kernel has its say.
         let first = (from / 8).checked_mul(pagetrail::page_size())?;
+        if !kernel::is_writable(buffer as u64, count as u64) {
+            return None;
+        }
         // SAFETY: `count` bytes at `buffer` are the program's to write, which the caller
-        // guarantees.
+        // guarantees; and the kernel has just written to each of their pages.
         let entries = unsafe { std::slice::from_raw_parts_mut(buffer.cast::<u8>(), count) };
         if !state.bare_by_log(first, entries) {
             answer::bare(state.view(known.pid), fd, first, entries).ok()?;
