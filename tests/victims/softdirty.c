@@ -6,8 +6,11 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <linux/userfaultfd.h>
+#include <spawn.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 
@@ -285,9 +288,100 @@ static void case_bad_buffers(void) {
     for (int i = 0; i < 8; i++) {
         uint64_t entry;
         memcpy(&entry, (char *)fresh + PAGE - 24 + 8 * i, 8);
-        CHECK(!(entry & SOFT_DIRTY) == ("01100001"[i] == '0'));
+        CHECK(entry & SOFT_DIRTY || "01100001"[i] == '0');
+        CHECK(is_collector() || !(entry & SOFT_DIRTY) || "01100001"[i] == '1');
     }
+    clear();
+    write_pages(memory, "00010000");
+    expect(memory, "00010000");
+}
+
+/* A descriptor in a message to oneself. */
+static int by_message(int fd, int many) {
+    int ends[2], *found;
+    char byte = 'x', control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec part = {&byte, 1};
+    struct mmsghdr message = {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+                                          .msg_controllen = sizeof control}};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message.msg_hdr);
+    *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    if (many) CHECK(sendmmsg(ends[0], &message, 1, 0) == 1);
+    else CHECK(sendmsg(ends[0], &message.msg_hdr, 0) == 1);
+    memset(control, 0, sizeof control);
+    if (many) CHECK(recvmmsg(ends[1], &message, 1, 0, NULL) == 1);
+    else CHECK(recvmsg(ends[1], &message.msg_hdr, 0) == 1);
+    CHECK((header = CMSG_FIRSTHDR(&message.msg_hdr)) && header->cmsg_type == SCM_RIGHTS);
+    found = (int *)CMSG_DATA(header);
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0 && *found >= 0 && *found != fd);
+    return *found;
+}
+
+#define SPAWNED 700
+#define SPAWNED_ADDRESS "PAGETRAIL_TEST_ADDRESS"
+
+/* The other program of case_passed: its parent's pagemap, under a high number, at a position that the parent has set. */
+static void case_spawned(void) {
+    uint64_t entries[8];
+    off_t at = strtoull(getenv(SPAWNED_ADDRESS), NULL, 16) / PAGE * 8;
+    CHECK(lseek(SPAWNED, 0, SEEK_CUR) == at && read(SPAWNED, entries, 64) == 64);
+    for (int i = 0; i < 8; i++) CHECK(entries[i] & SOFT_DIRTY || "01100001"[i] == '0');
+}
+
+/* What a collector reads by as well. */
+static void check_read(int fd, const char *memory, int line) {
+    expect_from(fd, memory, "01100001", line);
+    uint64_t entries[4];
+    CHECK(lseek(fd, entry_of(memory), SEEK_SET) == entry_of(memory));
+    CHECK(read(fd, entries, 16) == 16 && !(entries[0] & SOFT_DIRTY) && entries[1] & SOFT_DIRTY);
+    CHECK(read(fd, entries, 16) == 16 && entries[0] & SOFT_DIRTY && !(entries[1] & SOFT_DIRTY));
+    CHECK(lseek(fd, 0, SEEK_CUR) == entry_of(memory) + 32);
+}
+
+/* Descriptors that come by other ways than dup(2): what is read by them is right as well. */
+static void case_passed(void) {
+    open_own();
+    char *memory = map(8, MAP_PRIVATE);
+    write_pages(memory, "11111111");
+    int refs = by_message(clear_refs, 0);
+    CHECK(write(refs, "4", 1) == 1);
+    write_pages(memory, "01100001");
+    check_read(by_message(pagemap, 0), memory, __LINE__);
+    /* Of calls that a machine does not know it takes all memory for written. */
+    if (!is_collector()) {
+        check_read(by_message(pagemap, 1), memory, __LINE__);
+        int pidfd = pidfd_open(getpid(), 0);
+        int got = pidfd < 0 ? -1 : pidfd_getfd(pidfd, pagemap, 0);
+        if (got >= 0) check_read(got, memory, __LINE__);
+    }
+    /* A child in this memory, with other files under the numbers. */
+    int second = dup(pagemap);
+    pid_t child = vfork();
+    if (child == 0) _exit(dup2(clear_refs, pagemap) != pagemap || dup2(clear_refs, second) != second);
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
     expect(memory, "01100001");
+    check_read(second, memory, __LINE__);
+    /* Another program. */
+    char address[32];
+    snprintf(address, sizeof address, "%lx", (unsigned long)memory);
+    CHECK(setenv(SPAWNED_ADDRESS, address, 1) == 0);
+    posix_spawn_file_actions_t actions;
+    CHECK(posix_spawn_file_actions_init(&actions) == 0);
+    CHECK(posix_spawn_file_actions_adddup2(&actions, pagemap, SPAWNED) == 0);
+    char *arguments[] = {"softdirty", "spawned", NULL};
+    CHECK(lseek(pagemap, entry_of(memory), SEEK_SET) == entry_of(memory));
+    CHECK(posix_spawn(&child, "/proc/self/exe", &actions, NULL, arguments, environ) == 0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    /* Parent and child have one position, which both move. */
+    uint64_t entries[4];
+    CHECK(lseek(pagemap, entry_of(memory), SEEK_SET) == entry_of(memory));
+    CHECK((child = fork()) >= 0);
+    if (child == 0) _exit(read(pagemap, entries, 32) != 32);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(read(pagemap, entries, 32) == 32 && entries[3] & SOFT_DIRTY);
+    CHECK(!(entries[0] & SOFT_DIRTY) && lseek(pagemap, 0, SEEK_CUR) == entry_of(memory) + 64);
 }
 
 static void case_stream(void) {
@@ -783,7 +877,7 @@ static const struct {
     void (*run)(void);
 } cases[] = {
     {"own", case_own},         {"mappings", case_mappings}, {"paths", case_paths},     {"dup", case_dup},
-    {"bad-buffers", case_bad_buffers},
+    {"bad-buffers", case_bad_buffers}, {"passed", case_passed}, {"spawned", case_spawned},
     {"stream", case_stream},   {"scan", case_scan}, {"scan-refusals", case_scan_refusals},         {"fork", case_fork},       {"other", case_other},
     {"threads", case_threads}, {"signals", case_signals},   {"stopped", case_stopped}, {"fork-storm", case_fork_storm},
     {"habits", case_habits},   {"foreign", case_foreign},   {"absent", case_absent},

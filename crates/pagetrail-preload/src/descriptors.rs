@@ -10,6 +10,7 @@
 //! has set it, until somebody needs the kernel's ([`settle_position`]).
 
 use crate::machine;
+use crate::sys::guard;
 use crate::sys::kernel::{self, Identity};
 use rustix::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -76,7 +77,15 @@ pub(crate) fn any() -> bool {
 /// What a descriptor is, if it is one of ours.
 pub(crate) fn find(fd: RawFd) -> Option<Known> {
     let number = number(fd)?;
-    let slot = slot(fd)?;
+    let used = USED.load(Ordering::Acquire);
+    let of_number = |slot: &&Slot| slot.number.load(Ordering::Acquire) == number;
+    // More than one where a child of vfork(2) has the same number for another file.
+    let mut slots = TABLE[..used].iter().filter(of_number);
+    slots.find_map(|slot| look_up(slot, fd, number))
+}
+
+/// What a descriptor is by an entry of its number, if that is still its.
+fn look_up(slot: &Slot, fd: RawFd, number: u32) -> Option<Known> {
     let changes = machine::descriptor_changes().map(|changes| changes.wrapping_add(1));
     let asked_at = slot.asked_at.load(Ordering::Acquire);
     let identity = slot.identity();
@@ -136,6 +145,25 @@ pub(crate) fn share_position(fd: RawFd) {
     }
 }
 
+/// Leaves all positions to the kernel for good: another process will have the same.
+pub(crate) fn share_positions() {
+    all().for_each(share_position);
+}
+
+/// Gives the kernel all positions that are kept here.
+pub(crate) fn settle_positions() {
+    all().for_each(settle_position);
+}
+
+/// All numbers that were entered.
+fn all() -> impl Iterator<Item = RawFd> {
+    let used = USED.load(Ordering::Acquire);
+    let numbers = TABLE[..used]
+        .iter()
+        .map(|slot| slot.number.load(Ordering::Acquire));
+    numbers.filter_map(|number| RawFd::try_from(number.checked_sub(1)?).ok())
+}
+
 /// The position of a descriptor that is known, if it is kept here.
 fn position(fd: RawFd) -> Option<u64> {
     let position = slot(fd)?.position.load(Ordering::Acquire);
@@ -165,11 +193,19 @@ pub(crate) fn enter(fd: RawFd, known: Known) -> bool {
         return false;
     };
     let used = USED.load(Ordering::Relaxed);
-    let place = (0..used)
-        .find(|&place| TABLE[place].number.load(Ordering::Relaxed) == number)
-        .or_else(|| (0..used).find(|&place| TABLE[place].is_stale()))
-        .or_else(|| (used < SLOTS).then_some(used));
-    let Some(place) = place else { return false };
+    let mut places = 0..used;
+    let place = match guard::is_in_borrowed_memory() {
+        // A child of vfork(2) has numbers of its own: what is another file here, or none, its
+        // parent goes on reading by.
+        true => places.find(|&place| TABLE[place].is(number, identity)),
+        false => places
+            .clone()
+            .find(|&place| TABLE[place].number.load(Ordering::Relaxed) == number)
+            .or_else(|| places.find(|&place| TABLE[place].is_stale())),
+    };
+    let Some(place) = place.or_else(|| (used < SLOTS).then_some(used)) else {
+        return false;
+    };
     let slot = &TABLE[place];
     // No thread sees the entry half changed.
     slot.number.store(0, Ordering::Release);
@@ -193,6 +229,10 @@ impl Slot {
             device: self.device.load(Ordering::Acquire),
             inode: self.inode.load(Ordering::Acquire),
         }
+    }
+
+    fn is(&self, number: u32, identity: Identity) -> bool {
+        self.number.load(Ordering::Relaxed) == number && self.identity() == identity
     }
 
     /// Whether the number is another file by now, or none.

@@ -96,6 +96,7 @@ cases! {
     every_way_to_open_and_read: "paths",
     duplicates_and_reused_numbers: "dup",
     buffers_that_are_none: "bad-buffers",
+    descriptors_that_come_by_other_ways: "passed",
     streams: "stream",
     pagemap_scan: "scan",
     scans_that_the_kernel_refuses: "scan-refusals",

@@ -6,7 +6,7 @@
 
 use super::reads::{amend, amend_parts, known, read_bare, set_position};
 use super::writes::{serve, serve_parts, was_inherited};
-use super::{guard, real, stdout, stream};
+use super::{guard, passed, real, stdout, stream};
 use crate::descriptors::{self, Kind, Known};
 use crate::spans::query;
 use crate::sys::kernel::{self, PAGEMAP_SCAN, UFFDIO_REGISTER};
@@ -29,11 +29,15 @@ extern "C" fn find_all() {
     if kernel::may_have_inherited_clear_refs() {
         stdout::inherit();
     }
-    (0..INHERITED_MAX).for_each(inherit_pagemap);
+    if kernel::descriptors(inherit_pagemap).is_err() {
+        (0..LOOKED_AT_MAX).for_each(inherit_pagemap);
+    }
+    passed::follow_forks();
 }
 
-/// How many descriptors of a program that begins are looked at, one call for each.
-const INHERITED_MAX: c_int = 64;
+/// How many descriptors of a program that begins are looked at where there is no list of them, one
+/// call for each.
+const LOOKED_AT_MAX: c_int = 64;
 
 /// Enters a descriptor if it is the `pagemap` of another process, inherited over `execve(2)`. What
 /// this process had opened before was of its memory then.

@@ -43,6 +43,25 @@ pub(crate) fn is_open(fd: RawFd) -> bool {
     borrow(fd).is_some_and(|fd| rustix::io::fcntl_getfd(fd).is_ok())
 }
 
+/// Calls `each` with the number of each open descriptor, and that of the list itself.
+pub(crate) fn descriptors(mut each: impl FnMut(RawFd)) -> Result<(), Errno> {
+    use rustix::fs::{Mode, OFlags, RawDir, open};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = open(c"/proc/self/fd", flags, Mode::empty())?;
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(directory, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let name = entry?.file_name().to_bytes().to_owned();
+        if let Some(fd) = std::str::from_utf8(&name)
+            .ok()
+            .and_then(|name| name.parse().ok())
+        {
+            each(fd);
+        }
+    }
+    Ok(())
+}
+
 /// The path of an open file, as `/proc/self/fd` has it, in `buffer`.
 pub(crate) fn path(fd: RawFd, buffer: &mut [u8; 256]) -> Option<&[u8]> {
     let mut link = *b"/proc/self/fd/0000000000\0";

@@ -11,6 +11,8 @@ pub(crate) mod guard;
 #[cfg(not(test))]
 mod heap;
 pub(crate) mod kernel;
+#[cfg(not(test))]
+mod passed;
 pub(crate) mod process;
 pub(crate) mod published;
 #[cfg(not(test))]

@@ -5,8 +5,8 @@
 //! call that comes earlier, from another library's, looks up on the spot.
 
 use libc::{
-    FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mode_t, off_t, pid_t, size_t,
-    ssize_t,
+    FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, mode_t, msghdr, off_t,
+    pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, size_t, ssize_t, timespec,
 };
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -107,4 +107,11 @@ functions! {
     fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int = -1;
     ptrace(request: c_uint, pid: pid_t, address: *mut c_void, data: *mut c_void) -> c_long = -1;
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int = -1;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = -1;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, room: c_uint, flags: c_int, timeout: *mut timespec) -> c_int = -1;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t = -1;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int = -1;
+    pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int = -1;
+    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = libc::ENOSYS;
+    posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int = libc::ENOSYS;
 }
