@@ -4,9 +4,25 @@ use crate::attach::target_check;
 use crate::error::{Error, Result};
 use crate::page_set::{PageRange, PageSet};
 use crate::proc::{cgroup, pidfd};
+use crate::watch::life::{EXEC_PAUSE, EXEC_TIMEOUT, lives};
 use rustix::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Instant;
+
+/// Refuses a process that cannot be watched by any technique. One that executes a program just now
+/// is waited for.
+fn check(pid: u32, pidfd: Option<&OwnedFd>) -> Result<()> {
+    let deadline = Instant::now() + EXEC_TIMEOUT;
+    loop {
+        match target_check::check(pid) {
+            Err(Error::NoSuchProcess { .. }) if lives(pidfd) && Instant::now() < deadline => {
+                std::thread::sleep(EXEC_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
 
 /// Describes the memory that is tracked.
 #[derive(Debug)]
@@ -72,7 +88,7 @@ impl Target {
     pub fn process(pid: u32) -> Result<Self> {
         // Opened first, so that a PID that is reused later is recognized.
         let pidfd = pidfd::open(pid);
-        target_check::check(pid)?;
+        check(pid, pidfd.as_ref())?;
         Ok(Self(Kind::Process { pid, pidfd }))
     }
 
@@ -96,7 +112,7 @@ impl Target {
     /// errors of [`Self::process`].
     pub fn pidfd(pidfd: OwnedFd) -> Result<Self> {
         let pid = pidfd::pid_of(&pidfd).map_err(Error::io("reading the PID of a descriptor"))?;
-        target_check::check(pid)?;
+        check(pid, Some(&pidfd))?;
         Ok(Self(Kind::Process {
             pid,
             pidfd: Some(pidfd),
@@ -166,7 +182,7 @@ impl Target {
         for pid in pids {
             if roots.iter().all(|root| root.pid != pid) {
                 let pidfd = pidfd::open(pid);
-                target_check::check(pid)?;
+                check(pid, pidfd.as_ref())?;
                 roots.push(Root { pid, pidfd });
             }
         }

@@ -87,16 +87,28 @@ fn registers_stacks_and_thread_local_memory_stay() {
 
 #[test]
 fn programs_that_execute_each_other_can_be_attached() {
+    executed("main");
+}
+
+/// For a moment the process has no files in /proc: its leader has been reaped, and the thread that
+/// executes has not taken its number yet.
+#[test]
+fn programs_that_a_thread_executes_can_be_attached() {
+    executed("thread");
+}
+
+fn executed(thread: &str) {
     let Some(program) = victim_program("execer") else {
         return;
     };
-    let subject = "attach: execer";
+    let subject = &format!("attach: execer, {thread}");
     for technique in working(subject, &[PagemapScan, Userfaultfd]) {
         // More than there is time for, one every few milliseconds.
         let mut command = Command::new(&program);
-        let mut child = command.args(["600", "main", "1000000"]).spawn().unwrap();
+        let mut child = command.args(["600", thread, "1000000"]).spawn().unwrap();
         for _ in 0..times(100, 3000) {
-            let target = Target::process(child.id()).unwrap();
+            let target = Target::process(child.id());
+            let target = target.unwrap_or_else(|error| panic!("{technique}: {error}"));
             let builder = Watch::builder().target(target);
             let watch = builder.technique(technique).start();
             watch.unwrap_or_else(|error| panic!("{technique}: {error}"));

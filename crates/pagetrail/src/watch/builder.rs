@@ -13,7 +13,7 @@ use crate::attach::launch::{Hold, Launched};
 use crate::attach::target_check::explain;
 use crate::error::{Error, Result};
 use crate::page_set::page_size;
-use crate::proc::maps;
+use crate::proc::maps::{self, Maps};
 use crate::proc::pidfd;
 use crate::target::{Kind, Target};
 use crate::technique::adaptive::{FalsePositiveCost, Precision};
@@ -24,6 +24,7 @@ use crate::types::{
     UntrackedRegion,
 };
 use crate::{PageRange, PageSet};
+use std::io;
 use std::time::{Duration, Instant};
 
 /// Describes a watch and starts it; made by [`Watch::builder`].
@@ -255,12 +256,18 @@ impl WatchBuilder {
                 config: self.config.clone(),
                 ..self
             };
+            let before = Maps::open(Some(pid));
             match again.attach().and_then(Attached::start) {
                 // The process executed another program, and what was obtained belongs to the
-                // previous one.
-                Err(Error::Gone { .. })
-                    if lives(pid, pidfd.as_ref()) && Instant::now() < deadline =>
-                {
+                // previous one, or to neither.
+                Err(error) if lives(pidfd.as_ref()) && has_executed(&error, before) => {
+                    if Instant::now() >= deadline {
+                        let reason = "it executes one program after the other; try again";
+                        return Err(Error::Attach {
+                            pid,
+                            reason: reason.into(),
+                        });
+                    }
                     std::thread::sleep(EXEC_PAUSE);
                 }
                 outcome => return outcome,
@@ -356,6 +363,22 @@ impl WatchBuilder {
             pidfd: process,
             membership,
         })
+    }
+}
+
+/// Whether an error of attaching to a process that lives comes from an `execve` meanwhile: the
+/// address space that it had `before` has ended.
+fn has_executed(error: &Error, before: io::Result<Maps>) -> bool {
+    let is_missing = |error: &io::Error| {
+        let number = error.raw_os_error();
+        matches!(number, Some(libc::ENOENT | libc::ESRCH))
+    };
+    if matches!(error, Error::Gone { .. } | Error::NoSuchProcess { .. }) {
+        return true;
+    }
+    match before.and_then(|mut maps| maps.changed()) {
+        Ok(regions) => regions.is_some_and(|regions| regions.is_empty()),
+        Err(error) => is_missing(&error),
     }
 }
 

@@ -6,14 +6,15 @@ use rustix::fd::OwnedFd;
 use std::time::Duration;
 
 /// How long an `execve` of the target, met in the middle, may take to complete.
-pub(super) const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause between two attempts while the target executes.
-pub(super) const EXEC_PAUSE: Duration = Duration::from_millis(1);
+pub(crate) const EXEC_PAUSE: Duration = Duration::from_millis(1);
 
-/// Whether the process still lives, by its pidfd, and has an address space.
-pub(super) fn lives(pid: u32, pidfd: Option<&OwnedFd>) -> bool {
-    pidfd.is_some_and(|pidfd| !pidfd::has_ended(pidfd)) && has_memory(pid)
+/// Whether the process is known to live, by its pidfd. While a thread other than the leader
+/// executes, `/proc` says for a moment that it does not (`de_thread` in `fs/exec.c`).
+pub(crate) fn lives(pidfd: Option<&OwnedFd>) -> bool {
+    pidfd.is_some_and(|pidfd| !pidfd::has_ended(pidfd))
 }
 
 /// Whether the process has an address space, which zombies do not. One whose state cannot be read,

@@ -11,7 +11,7 @@ mod deleted;
 mod discards;
 mod image;
 mod latent;
-mod life;
+pub(crate) mod life;
 mod overhead;
 mod source;
 pub(crate) mod space;
