@@ -22,6 +22,8 @@ mod store;
 mod sys;
 #[cfg(target_arch = "x86_64")]
 mod tables;
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+mod together;
 mod vhost;
 mod vhost_devices;
 #[cfg(all(

@@ -3,10 +3,10 @@
 
 use crate::sys::guest::{Guest, How};
 use crate::sys::memory::Memory;
+use crate::together::{Member, Together};
 use pagetrail_vmm::{OwnWrites, Start, Tracker};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeSet;
-use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
@@ -43,9 +43,8 @@ fn written(number: usize, round: u32) -> BTreeSet<u64> {
     by_guest.chain([of_monitor(number)]).collect()
 }
 
-/// Runs one guest among others; the pages of each of its rounds. Nothing is judged here: the others
-/// would wait for ever.
-fn run(number: usize, mut guest: Guest, all: &Barrier) -> Vec<BTreeSet<u64>> {
+/// Runs one guest among others; the pages of each of its rounds.
+fn run(number: usize, mut guest: Guest, all: Member<'_>) -> Vec<BTreeSet<u64>> {
     let page = pagetrail::page_size();
     let own = OwnWrites::new();
     let tracker = Tracker::new(guest.regions(), vec![guest.log(), Box::new(own.clone())]).unwrap();
@@ -78,10 +77,10 @@ fn run_all(how: How, guests: usize) -> Option<Vec<Vec<BTreeSet<u64>>>> {
     let made = made
         .map_err(|why| pagetrail_skips::not_here(format!("{how:?}: {why}")))
         .ok()?;
-    let all = Barrier::new(guests);
+    let all = Together::of(guests);
     Some(thread::scope(|scope| {
         let all = &all;
-        let start = |(number, guest)| scope.spawn(move || run(number, guest, all));
+        let start = |(number, guest)| scope.spawn(move || run(number, guest, all.member()));
         let running: Vec<_> = made.into_iter().enumerate().map(start).collect();
         let ends = running.into_iter().map(|thread| thread.join().unwrap());
         ends.collect()
@@ -120,7 +119,7 @@ const COUNTED_PAGES: u32 = 400;
 
 /// Runs a guest among others that do the same, and counts the processor's time of this thread, in
 /// which the guest runs and its log is read. Where time passes by instructions, it counts those.
-fn counted(mut guest: Guest, all: &Barrier) -> Cost {
+fn counted(mut guest: Guest, all: Member<'_>) -> Cost {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
     let page = pagetrail::page_size();
     let tracker = Tracker::new(guest.regions(), vec![guest.log()]).unwrap();
@@ -159,16 +158,24 @@ fn counted(mut guest: Guest, all: &Barrier) -> Cost {
 fn what_a_guest_costs_beside_others() {
     const RING_ENTRY_BYTES: u64 = 16;
     let rounds = u64::from(ROUNDS);
+    // One of the lines alone.
+    let only = std::env::var("PAGETRAIL_TEST_SEVERAL_GUESTS");
     for (name, how) in [
         ("bitmap", How::Log),
         ("bitmap, manual protection", How::ManualLog),
         ("ring", How::Ring(1 << 20)),
     ] {
         for guests in 1..=GUESTS_MAX {
+            if only
+                .as_ref()
+                .is_ok_and(|only| *only != format!("{name}: {guests}"))
+            {
+                continue;
+            }
             let made: Vec<Guest> = (0..guests).map(|_| guest(how).unwrap()).collect();
-            let all = &Barrier::new(guests);
+            let all = &Together::of(guests);
             let costs: Vec<Cost> = thread::scope(|scope| {
-                let start = |guest| scope.spawn(move || counted(guest, all));
+                let start = |guest| scope.spawn(move || counted(guest, all.member()));
                 let running: Vec<_> = made.into_iter().map(start).collect();
                 running.into_iter().map(|it| it.join().unwrap()).collect()
             });
