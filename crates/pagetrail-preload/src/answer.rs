@@ -28,6 +28,14 @@ const MARKER: u64 = 31;
 
 const ENTRY: usize = size_of::<u64>();
 
+/// The most that the kernel reads at once: `MAX_RW_COUNT` in include/linux/fs.h.
+const READ_MAX: usize = 0x7fff_f000;
+
+/// Whether a read of so many bytes is one of whole entries that the kernel would not make shorter.
+pub(crate) fn is_plain(count: usize) -> bool {
+    count != 0 && count <= READ_MAX && count.is_multiple_of(ENTRY)
+}
+
 /// What is known about the memory of one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
@@ -354,6 +362,14 @@ mod tests {
             [false, true, true, true, true, true]
         );
         assert_eq!(amended(&none, &none, &entries), [true; 6]);
+    }
+
+    #[test]
+    fn what_the_kernel_would_refuse_or_shorten_is_not_answered() {
+        assert!(is_plain(8) && is_plain(64) && is_plain(READ_MAX));
+        for other in [0, 4, 12, READ_MAX + 8, READ_MAX + 1, usize::MAX - 7] {
+            assert!(!is_plain(other), "{other}");
+        }
     }
 
     #[test]

@@ -49,11 +49,20 @@ pub(crate) fn descriptor_changes() -> Option<u64> {
     of_own_state()?.guest.descriptor_changes()
 }
 
-/// The machine, if the state is this process's. In this order: who sees that the state is of a
-/// forked child sees as well that its parent's machine is forgotten.
+/// The machine, if the state is this process's.
 #[inline]
 fn of_own_state() -> Option<&'static Machine> {
-    guard::has_own_state().then(|| MACHINE.get()).flatten()
+    if_own(guard::has_own_state, || MACHINE.get())
+}
+
+/// What is published, if the state is this process's. In this order: who sees that the state is of
+/// a forked child sees as well that what its parent has published is forgotten.
+#[inline]
+fn if_own<T>(
+    has_own_state: impl FnOnce() -> bool,
+    published: impl FnOnce() -> Option<T>,
+) -> Option<T> {
+    has_own_state().then(published).flatten()
 }
 
 /// Forgets the machine: in a forked child, whose parent's it is.
@@ -117,5 +126,25 @@ impl Machine {
                 }
             });
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_forked_childs_thread_does_not_get_what_another_has_just_forgotten() {
+        let published = Cell::new(Some(1));
+        // Another thread makes the state the child's own just when this one asks.
+        let reset = || {
+            published.set(None);
+            true
+        };
+        assert_eq!(if_own(reset, || published.get()), None);
+        published.set(Some(2));
+        assert_eq!(if_own(|| false, || published.get()), None);
+        assert_eq!(if_own(|| true, || published.get()), Some(2));
     }
 }

@@ -11,9 +11,6 @@ use crate::descriptors::{self, Kind, Known};
 use crate::machine::{self, Machine};
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
-/// The most that the kernel reads at once: `MAX_RW_COUNT` in include/linux/fs.h.
-const READ_MAX: usize = 0x7fff_f000;
-
 /// The entry of a descriptor, if it is of this kind and the call comes from the program.
 #[inline]
 pub(super) fn known(fd: c_int, kind: Kind) -> Option<Known> {
@@ -97,7 +94,7 @@ unsafe fn read_bare_entries(
     offset: Option<off_t>,
 ) -> Option<ssize_t> {
     let known = known(fd, Kind::Pagemap)?;
-    if buffer.is_null() || count == 0 || count > READ_MAX || !count.is_multiple_of(8) {
+    if buffer.is_null() || !answer::is_plain(count) {
         return None;
     }
     if let Some(machine) = machine::of(known.pid)
