@@ -62,11 +62,7 @@ impl Memory {
     /// Starts to keep the program's write set, or, if that has been started, does nothing.
     pub(crate) fn start_own(&mut self) -> Result<()> {
         if self.own.is_none() {
-            // Where there is no room, nothing has changed.
-            let descriptor_calls = self.table.add_page()?;
-            // Before the bits are kept: what was written until now is in no set.
-            self.clear_all_entries();
-            self.table.keep_bits();
+            let descriptor_calls = self.table.keep_bits_from_now_on()?;
             self.own = Some(Own {
                 descriptor_calls,
                 ..Own::default()

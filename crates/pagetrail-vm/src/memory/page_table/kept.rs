@@ -14,7 +14,7 @@ use pagetrail::PageRange;
 
 use super::{ACCESSED, ADDRESS, LARGE, LEVELS, PRESENT, PageTable, Words, span};
 use crate::error::Result;
-use crate::memory::PAGE;
+use crate::memory::{PAGE, USER_END};
 
 /// The processor has written by the entry.
 pub(super) const DIRTY: u64 = 1 << 6;
@@ -57,9 +57,18 @@ fn bits(kinds: u64) -> u64 {
 }
 
 impl<W: Words> PageTable<W> {
-    /// Starts to keep the bits, with none set. Must be called when no page of the program has an
-    /// entry.
-    pub(crate) fn keep_bits(&mut self) {
+    /// Starts to keep the bits, with none set: what was written until now is in no set. Adds a page
+    /// for counts beside them; where there is no room for it, nothing changes.
+    pub(crate) fn keep_bits_from_now_on(&mut self) -> Result<u64> {
+        let counts = self.add_page()?;
+        // Before the bits are kept.
+        self.clear(0, USER_END);
+        self.keep_bits();
+        Ok(counts)
+    }
+
+    /// Starts to keep the bits. Must be called when no page of the program has an entry.
+    fn keep_bits(&mut self) {
         self.keeps = true;
     }
 
@@ -193,7 +202,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::super::{BLOCK, USER_END};
+    use super::super::super::BLOCK;
     use super::super::WRITABLE;
     use super::super::tests::{RW, empty};
     use super::*;
@@ -286,6 +295,24 @@ mod tests {
             1 => Just(Step::Rounds),
         ];
         prop::collection::vec(step, 0..120)
+    }
+
+    #[test]
+    fn without_room_for_counts_nothing_changes() {
+        let mut table = empty(16);
+        let start = BASE;
+        table.fill(start, start + PAGE, 0x4000_0000, RW).unwrap();
+        while table.add_page().is_ok() {}
+        assert!(table.keep_bits_from_now_on().is_err());
+        table.mark(page(start), KEPT_DIRTY).unwrap();
+        assert_eq!(read(&table, start), 0, "bits are kept");
+        let mut processor = Processor::default();
+        assert!(processor.access(&table, start, true), "its page has gone");
+        let mut roomy = empty(64);
+        roomy.fill(start, start + PAGE, 0x4000_0000, RW).unwrap();
+        roomy.keep_bits_from_now_on().unwrap();
+        roomy.mark(page(start), KEPT_DIRTY).unwrap();
+        assert_eq!(read(&roomy, start) & KEPT_DIRTY, KEPT_DIRTY);
     }
 
     fn between(a: usize, b: usize) -> PageRange {
