@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 use common::guest::{compiled, no_guest, same};
 use common::subpage::{PLACE, bytes, compile_nodes, library};
 use common::{address, number, pagetrail, report, run};
+use serde_json::Value;
 
 #[test]
 fn programs_find_what_they_find_natively() {
@@ -181,6 +182,34 @@ fn what_is_not_supported_fails_and_the_program_goes_on() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
+/// Records a program as a guest, which ends well; what it printed, and the report.
+#[track_caller]
+fn recorded(directory: &Path, options: &[&str], program: &[&str]) -> (String, Value) {
+    let words = [&["record", "--vm"], options, &["--"], program].concat();
+    let output = run(directory, &words);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let printed = String::from_utf8(output.stdout).expect("UTF-8");
+    (printed, report(directory, "pagetrail.trail"))
+}
+
+/// `known_pages`, compiled: it writes every third of 300 pages at [`KNOWN`], which it has not
+/// touched before.
+fn known_pages(directory: &Path) -> String {
+    let program = compiled(directory, "known_pages.c", &[]);
+    program.into_os_string().into_string().expect("UTF-8")
+}
+
+const KNOWN: u64 = 0x1000_0000_0000;
+
+/// The mapping of a report that `known_pages` has written to, with all that it has written.
+#[track_caller]
+fn assert_known(report: &Value) {
+    let mut mappings = report["mappings"].as_array().expect("mappings").iter();
+    let known = mappings.find(|mapping| address(&mapping["start"]) == KNOWN);
+    let known = known.unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(number(&known["distinct_pages"]), 100, "{known}");
+}
+
 /// Each case of `vm_written` has its own MiB, and only a system call touches its pages.
 #[test]
 fn a_recording_has_what_system_calls_wrote() {
@@ -193,11 +222,8 @@ fn a_recording_has_what_system_calls_wrote() {
     let program = program.to_str().expect("UTF-8");
     // One round, at the end: what is mapped between two rounds is new to the later one, and not
     // written.
-    let command = ["record", "--vm", "--interval", "30m", "--", program];
-    let recorded = run(directory.path(), &command);
-    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
-    assert_eq!(String::from_utf8_lossy(&recorded.stdout), "done\n");
-    let report = report(directory.path(), "pagetrail.trail");
+    let (printed, report) = recorded(directory.path(), &["--interval", "30m"], &[program]);
+    assert_eq!(printed, "done\n");
     let mappings = report["mappings"].as_array().expect("mappings");
     let pages = [1, 1, 2, 2, 1, 2, 2, 1];
     for (case, expected) in (0..).zip(pages) {
@@ -248,30 +274,19 @@ fn missing_programs_are_reported_as_by_shells() {
     common::error_line(&output, 126);
 }
 
-/// `known_pages` writes every third of 300 pages, which it has not touched before.
 #[test]
 fn a_recording_has_the_pages_that_were_written_and_no_others() {
-    const BASE: u64 = 0x1000_0000_0000;
     if no_guest() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "known_pages.c", &[]);
-    let program = program.to_str().expect("UTF-8");
-    let recorded = run(
-        directory.path(),
-        &["record", "--vm", "--interval", "50ms", "--", program, "20"],
-    );
-    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
-    assert_eq!(recorded.stdout, b"ready\n");
-    let report = report(directory.path(), "pagetrail.trail");
+    let program = known_pages(directory.path());
+    let interval = ["--interval", "50ms"];
+    let (printed, report) = recorded(directory.path(), &interval, &[&program, "20"]);
+    assert_eq!(printed, "ready\n");
     assert_eq!(report["technique"], "kvm", "{report}");
+    assert_known(&report);
     let mappings = report["mappings"].as_array().expect("mappings");
-    let known = mappings
-        .iter()
-        .find(|mapping| address(&mapping["start"]) == BASE);
-    let known = known.unwrap_or_else(|| panic!("{report}"));
-    assert_eq!(number(&known["distinct_pages"]), 100, "{known}");
     for name in ["[heap]", "[stack]"] {
         let named = mappings.iter().filter(|mapping| mapping["name"] == name);
         assert_eq!(named.count(), 1, "{name} in {report}");
@@ -282,22 +297,14 @@ fn a_recording_has_the_pages_that_were_written_and_no_others() {
 /// within its bounds, whichever it is, and nothing is missing.
 #[test]
 fn a_guest_is_recorded_within_a_budget() {
-    const BASE: u64 = 0x1000_0000_0000;
     if no_guest() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "known_pages.c", &[]);
-    let program = program.to_str().expect("UTF-8");
-    let words = ["record", "--vm", "--max-overhead", "1%"];
-    let words = [&words[..], &["--interval", "5ms..100ms", "--", program]].concat();
-    let recorded = run(directory.path(), &[&words[..], &["60"]].concat());
-    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
-    let report = report(directory.path(), "pagetrail.trail");
-    let mut mappings = report["mappings"].as_array().expect("mappings").iter();
-    let known = mappings.find(|mapping| address(&mapping["start"]) == BASE);
-    let known = known.unwrap_or_else(|| panic!("{report}"));
-    assert_eq!(number(&known["distinct_pages"]), 100, "{known}");
+    let program = known_pages(directory.path());
+    let budget = ["--max-overhead", "1%", "--interval", "5ms..100ms"];
+    let (_, report) = recorded(directory.path(), &budget, &[&program, "60"]);
+    assert_known(&report);
     let rounds = report["rounds"].as_array().expect("rounds");
     let costs = rounds.iter().map(|round| &round["overhead"]);
     assert!(
@@ -321,20 +328,15 @@ fn a_guest_is_recorded_within_a_budget() {
 /// The script's shell, two programs that it starts, a pipe, and the program that takes its place.
 #[test]
 fn a_script_that_is_followed_is_recorded_whole() {
-    const BASE: u64 = 0x1000_0000_0000;
     if no_guest() {
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
-    let program = compiled(directory.path(), "known_pages.c", &[]);
-    let program = program.to_str().expect("UTF-8");
+    let program = known_pages(directory.path());
     let script = format!("seq 9 | sort -r | head -1; {program} 3; {program} 4; exec {program} 5");
-    let words = ["record", "--vm", "--follow", "--interval", "50ms", "--"];
-    let words = [&words[..], &["sh", "-c", &script]].concat();
-    let recorded = run(directory.path(), &words);
-    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
-    assert_eq!(recorded.stdout, b"9\nready\nready\nready\n");
-    let whole = report(directory.path(), "pagetrail.trail");
+    let options = ["--follow", "--interval", "50ms"];
+    let (printed, whole) = recorded(directory.path(), &options, &["sh", "-c", &script]);
+    assert_eq!(printed, "9\nready\nready\nready\n");
     let processes = whole["processes"].as_array().expect("processes");
     assert_eq!(processes.len(), 6, "{whole}");
     let mut with_known = 0;
@@ -342,12 +344,14 @@ fn a_script_that_is_followed_is_recorded_whole() {
         let pid = number(&process["pid"]).to_string();
         let words = ["report", "--json", "--process", &pid, "pagetrail.trail"];
         let output = run(directory.path(), &words);
-        let one: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let one: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let mappings = one["mappings"].as_array().expect("mappings");
         assert!(!mappings.is_empty(), "{one}");
-        let mut known = mappings.iter();
-        if let Some(known) = known.find(|mapping| address(&mapping["start"]) == BASE) {
-            assert_eq!(number(&known["distinct_pages"]), 100, "{known}");
+        if mappings
+            .iter()
+            .any(|mapping| address(&mapping["start"]) == KNOWN)
+        {
+            assert_known(&one);
             with_known += 1;
         }
     }
@@ -407,10 +411,8 @@ fn a_call_that_is_not_known_is_noted_once() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = compiled(directory.path(), "vm_program.c", &[]);
     let program = program.to_str().expect("UTF-8");
-    let command = ["record", "--vm", "--", program, "anywhere"];
-    let recorded = run(directory.path(), &command);
-    assert_eq!(recorded.status.code(), Some(0), "{recorded:?}");
-    let report = report(directory.path(), "pagetrail.trail").to_string();
+    let (_, report) = recorded(directory.path(), &[], &[program, "anywhere"]);
+    let report = report.to_string();
     let note = "system call 16 is not known";
     assert_eq!(report.matches(note).count(), 1, "{report}");
     assert_eq!(report.matches("is not known").count(), 1, "{report}");
