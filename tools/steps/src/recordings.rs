@@ -26,8 +26,26 @@ pub enum Place {
     Bochs,
 }
 
+/// Whether the machine has been busy since this run began with a recording.
+pub fn is_busy(name: &str) -> Result<bool> {
+    Ok(load::beside(name)?["busy"] == true)
+}
+
 /// Keeps a recording, and where it is from: this machine, today, `command`, and what ran beside it.
 pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &str) -> Result<()> {
+    keep_whole(repo, name, contents, place, command, false)
+}
+
+/// [`keep`], of a recording that has rows of several runs: what ran beside it is of the last one,
+/// and `was_busy` says whether the machine was busy for any of the others.
+pub fn keep_whole(
+    repo: &Repo,
+    name: &str,
+    contents: &[u8],
+    place: Place,
+    command: &str,
+    was_busy: bool,
+) -> Result<()> {
     let results = repo.root.join(RESULTS);
     // One at a time: what says where they are from is one file.
     let of_all = File::open(&results).with_context(|| results.display().to_string())?;
@@ -47,6 +65,9 @@ pub fn keep(repo: &Repo, name: &str, contents: &[u8], place: Place, command: &st
         Place::Guest | Place::Bochs => own.unwrap_or_else(|| of["kernel"].take()),
     };
     said["load"] = load::beside(name)?;
+    if was_busy {
+        said["load"]["busy"] = true.into();
+    }
     if said["load"]["busy"] == true {
         println!("{name}: measured on a busy machine, and marked so");
     }
@@ -198,10 +219,12 @@ mod tests {
         keep(&repo, "c.json", b"{}", Place::Here, "make c").unwrap();
         let says = br#"{"kernel": "6.13"}"#;
         keep(&repo, "d.json", says, Place::Guest, "make d").unwrap();
+        keep_whole(&repo, "e.json", b"{}", Place::Here, "make e", true).unwrap();
         let text = fs::read_to_string(results.join(PROVENANCE)).unwrap();
         fs::remove_dir_all(&root).unwrap();
         let said: Value = serde_json::from_str(&text).unwrap();
         let said = &said["recordings"];
+        assert_eq!(said["e.json"]["load"]["busy"], true);
         assert_eq!(
             (&said["a.json"]["kernel"], &said["a.json"]["command"]),
             (&json!("6.12"), &json!("make a"))
