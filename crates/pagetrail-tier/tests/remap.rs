@@ -11,9 +11,10 @@ use pagetrail_tier::nodes;
 /// Linux has no `UFFDIO_MOVE` before 6.8.
 const NOT_HERE: i32 = 3;
 
-fn program(directory: &Path) -> PathBuf {
-    let program = directory.join("remap");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/remap.c");
+fn program(directory: &Path, name: &str) -> PathBuf {
+    let program = directory.join(name);
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let source = tests.join(format!("{name}.c"));
     let mut cc = Command::new("cc");
     let cc = cc.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
     assert!(
@@ -25,8 +26,12 @@ fn program(directory: &Path) -> PathBuf {
 
 /// What it prints; `None` where the kernel cannot.
 fn remap(arguments: &[&str]) -> Option<String> {
+    run("remap", arguments)
+}
+
+fn run(name: &str, arguments: &[&str]) -> Option<String> {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    let mut command = Command::new(program(directory.path()));
+    let mut command = Command::new(program(directory.path(), name));
     let output: Output = command.args(arguments).output().expect("it runs");
     if output.status.code() == Some(NOT_HERE) {
         pagetrail_skips::not_here("no UFFDIO_MOVE (Linux 6.8), or no userfaultfd");
@@ -54,14 +59,43 @@ fn replaced_pages_keep_their_contents_and_are_rarely_waited_for() {
             .split(' ')
             .filter_map(|word| word.parse().ok())
             .collect();
-        let [moved, again, _, wrong] = numbers[..] else {
+        let [moved, again, _, wrong, fast] = numbers[..] else {
             panic!("{line}");
         };
         assert_eq!(wrong, 0, "{how} {kind}: {line}");
         // A page may be in somebody's hands for a moment.
         assert!(moved >= PAGES * 9 / 10, "{how} {kind}: {line}");
+        // The copies are there, and so what was replaced by them.
+        assert!(fast >= moved, "{how} {kind}: {line}");
         if kind == "read" {
             assert_eq!(again, 0, "nobody wrote: {line}");
+        }
+    }
+}
+
+/// Who reads a page while it moves finds what was there, however it moves; what that takes is
+/// recorded by `cargo xtask bench tier-guest`.
+#[test]
+fn readers_of_what_moves_find_their_memory() {
+    const REGIONS: u64 = 8;
+    for how in ["still", "small", "batch", "huge", "replaced"] {
+        let Some(line) = run("wait", &[how, &REGIONS.to_string()]) else {
+            return;
+        };
+        let number = |name: &str| -> u64 {
+            let mut words = line.split(' ').skip_while(|word| *word != name);
+            let value = words.nth(1).and_then(|value| value.parse().ok());
+            value.unwrap_or_else(|| panic!("no {name}: {line}"))
+        };
+        assert_eq!(number("wrong"), 0, "{how}: {line}");
+        if how != "still" {
+            // There may not be a free huge page for each.
+            assert!(number("moved") >= REGIONS / 2, "{how}: {line}");
+        } else if nodes().len() > 1 {
+            assert_eq!(number("moved"), 0, "{how}: {line}");
+        }
+        if how == "replaced" {
+            assert!(number("huge") >= REGIONS / 2, "it was split: {line}");
         }
     }
 }

@@ -10,7 +10,7 @@ use pagetrail_tier::{Place, Settings, TierLoop, TierLoopOptions};
 use serde_json::{Value, json};
 
 use crate::program::{Built, HotSet, Layout};
-use crate::{Error, PAGES, WINDOW, kernel_tiering, round};
+use crate::{Error, PAGES, WINDOW, kernel_tiering, replaced, round};
 
 /// In so many windows everything has been moved, or it will not be.
 const WINDOWS_MAX: usize = 20;
@@ -103,6 +103,7 @@ pub(crate) fn document() -> Result<Value, Error> {
         rows.push(json!({ "design": name, "read": with(0), "write": with(1) }));
     }
     kernel_tiering(false)?;
+    rows.extend(replaced::rows(&built));
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     Ok(json!({
         "schema": 1,
@@ -113,7 +114,10 @@ pub(crate) fn document() -> Result<Value, Error> {
                   protection, less than 0.002 by HMM-V",
         "differs": "no hypervisor, whose tables forget a page that moves: move_pages(2) maps it anew itself, and a fault is that of \
                     an access in the middle of a move. What is left is a fault for each question",
+        "replaced": "by UFFDIO_MOVE the program itself takes a page out of its place and puts a copy there; a thread of it reads or \
+                     writes in any order meanwhile",
         "pages": PAGES,
         "designs": rows,
+        "waits": replaced::waits(&built),
     }))
 }

@@ -17,6 +17,7 @@ mod damon;
 mod faults;
 mod program;
 mod recording;
+mod replaced;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,6 @@
 //! [`HotSet`]: the program whose hot set is known, and where the kernel has its pages.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -29,12 +30,13 @@ impl Built {
         for (name, source) in [
             ("hot_set", home.join("tests/hot_set.c")),
             ("hog", home.join("examples/bench_tier_guest/hog.c")),
+            ("remap", home.join("tests/remap.c")),
+            ("wait", home.join("tests/wait.c")),
         ] {
             let mut cc = Command::new("cc");
             let out = directory.path().join(name);
             if !cc
-                .arg("-O1")
-                .arg("-o")
+                .args(["-O1", "-pthread", "-o"])
                 .arg(out)
                 .arg(source)
                 .status()?
@@ -48,6 +50,28 @@ impl Built {
 
     fn program(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
+    }
+
+    /// Runs one of the programs that move their own pages, and reads the numbers that it prints,
+    /// each after its name.
+    pub(crate) fn numbers(
+        &self,
+        name: &str,
+        arguments: &[&str],
+    ) -> Result<BTreeMap<String, u64>, Error> {
+        let output = Command::new(self.program(name)).args(arguments).output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{name} {arguments:?}: {}: {said}", output.status).into());
+        }
+        let text = String::from_utf8(output.stdout)?;
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let (pairs, rest) = words.as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(format!("{name} {arguments:?}: {text}").into());
+        }
+        let number = |[name, value]: &[&str; 2]| Ok(((*name).to_owned(), value.parse()?));
+        pairs.iter().map(number).collect()
     }
 
     /// Takes all of node 0 but so many MiB, until it is dropped.
