@@ -239,3 +239,34 @@ fn an_idle_program_is_soon_reported_as_idle() {
         }
     }
 }
+
+/// Where a fault is dear enough that one write makes a page worth predicting, it faults in one
+/// round, and not once more until a scan has left its block. What is written between the scan that
+/// armed it and its release is reported.
+#[test]
+fn pages_that_are_hot_at_once_are_released_at_once() {
+    let memory = Shared::new(512);
+    let Some(mut watch) = watch(&memory) else {
+        return;
+    };
+    watch.costs = Costs::of(16_000, 1_500);
+    let hot = || 100..300;
+    hot().for_each(|page| memory.write(page));
+    let (out, stats) = round(&mut watch);
+    assert_eq!((out, stats.predicted), (memory.pages(hot()), 0));
+    // They are not protected any more, and so are reported whether they are written or not, and
+    // nothing else is.
+    memory.write(400);
+    let (out, stats) = round(&mut watch);
+    assert_eq!(out, memory.pages(hot().chain([400])));
+    assert_eq!(stats.predicted, 200);
+    // Where it is as dear as usual, one write shows nothing.
+    let memory = Shared::new(512);
+    let Some(mut watch) = self::watch(&memory) else {
+        return;
+    };
+    hot().for_each(|page| memory.write(page));
+    round(&mut watch);
+    let (out, _) = round(&mut watch);
+    assert!(out.is_empty(), "{out:?}");
+}
