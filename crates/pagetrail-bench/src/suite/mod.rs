@@ -7,6 +7,7 @@
 mod child;
 pub mod definition;
 mod goals;
+mod guard;
 pub mod measure;
 pub mod page;
 mod program;

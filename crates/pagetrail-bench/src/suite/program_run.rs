@@ -95,6 +95,17 @@ pub(super) fn builder(
 /// When a process was collected last, and its processor time then.
 pub(super) type Clocks = HashMap<u32, (Instant, Duration)>;
 
+/// Those of processes that ran before they were tracked, when that has begun: what they took until
+/// then is none of their first round.
+pub(super) fn clocks_of(tree: &Tree) -> Clocks {
+    let began = tree.began();
+    let clock = |member: &Member| {
+        let consumed = cpu_time(member.pid()).ok()?;
+        Some((member.number(), (began + member.appeared(), consumed)))
+    };
+    tree.members().iter().filter_map(clock).collect()
+}
+
 /// Collects the processes that are due; says when to look again.
 pub(super) fn collect_due(
     tree: &mut Tree,
@@ -181,6 +192,11 @@ impl Client {
         Ok(Self(Some(
             shell.spawn().context("cannot start the client")?,
         )))
+    }
+
+    /// The PID of its first process, where there is one.
+    pub(super) fn id(&self) -> Option<u32> {
+        self.0.as_ref().map(Child::id)
     }
 }
 

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use pagetrail::{State, Target, Technique};
-use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::definition::{Definition, Program, Progress, Turns};
+use super::guard::Guard;
 use super::program::Prepared;
-use super::program_run::{Client, Clocks, builder, collect_due, command};
+use super::program_run::{Client, builder, clocks_of, collect_due, command};
 use super::results::{Budget, Paired, TurnsMeasured, TurnsRow};
 use super::sample::Sample;
 use crate::predicted::Predicted;
@@ -127,32 +127,40 @@ struct Mark {
     tracker: Duration,
 }
 
-/// A program at work; it is ended when this is dropped.
+/// A program at work; it is ended when this is dropped, and when this process ends.
 struct Run<'a> {
     definition: &'a Definition,
     program: &'a Program,
     process: Child,
     client: Option<Client>,
+    /// `None` only while this is being dropped.
+    guard: Option<Guard>,
     last: Mark,
 }
 
 impl<'a> Run<'a> {
     fn start(definition: &'a Definition, program: &'a Program) -> Result<Self> {
+        let mut guard = Guard::start(program.end.as_deref())?;
         let mut command = command(program);
         // To be ended with all that it has started.
         let process = command.process_group(0).spawn()?;
+        guard.add(process.id())?;
         let mut run = Self {
             definition,
             program,
             process,
             client: None,
+            guard: Some(guard),
             last: Mark {
                 units: 0,
                 at: Instant::now(),
                 tracker: Duration::ZERO,
             },
         };
-        run.client = Some(Client::start(program)?);
+        let client = run.client.insert(Client::start(program)?);
+        if let (Some(leader), Some(guard)) = (client.id(), &mut run.guard) {
+            guard.add(leader)?;
+        }
         Ok(run)
     }
 
@@ -206,7 +214,7 @@ impl<'a> Run<'a> {
         let watch = builder(self.definition, self.program, Some(technique));
         let mut tree = watch.target(target).start_tree()?;
         let round = Duration::from_millis(self.definition.program_round_ms);
-        let (mut sample, mut clocks) = (Sample::default(), Clocks::new());
+        let (mut sample, mut clocks) = (Sample::default(), clocks_of(&tree));
         let mut next = Instant::now() + round;
         loop {
             let left = self.left(turns);
@@ -220,6 +228,10 @@ impl<'a> Run<'a> {
             }
         }
         drop(tree);
+        ensure!(
+            sample.rounds > 0,
+            "no round was collected in a turn: it tells nothing"
+        );
         Ok((self.end_turn()?, sample))
     }
 
@@ -227,8 +239,12 @@ impl<'a> Run<'a> {
     fn end_turn(&mut self) -> Result<Turn> {
         let mark = self.next_mark()?;
         let last = std::mem::replace(&mut self.last, mark);
+        let units = mark.units.checked_sub(last.units).with_context(|| {
+            let (before, now) = (last.units, mark.units);
+            format!("its progress goes back, from {before} to {now}")
+        })?;
         let turn = Turn {
-            units: mark.units - last.units,
+            units,
             took: mark.at - last.at,
             tracker: mark.tracker - last.tracker,
         };
@@ -244,7 +260,9 @@ impl<'a> Run<'a> {
     fn next_mark(&mut self) -> Result<Mark> {
         let began = Instant::now();
         let ended = self.process.try_wait()?;
-        ensure!(ended.is_none(), "it has ended: {ended:?}");
+        if let Some(how) = ended {
+            bail!("it has ended: {how}");
+        }
         let first = self.units()?;
         loop {
             if let Progress::Script(_) = self.progress()? {
@@ -300,15 +318,69 @@ fn mark(units: u64, at: Instant) -> Mark {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
+        // Before they are waited for: until then their PIDs are nobody else's.
+        drop(self.guard.take());
         drop(self.client.take());
-        if let Some(script) = &self.program.end {
-            let mut shell = Command::new("sh");
-            shell.args(["-ec", script]).stdin(Stdio::null());
-            let _ = shell.stdout(Stdio::null()).stderr(Stdio::null()).status();
-        }
-        if let Some(group) = rustix::process::Pid::from_raw(self.process.id() as i32) {
-            let _ = rustix::process::kill_process_group(group, Signal::KILL);
-        }
         let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetrail::Capabilities;
+    use rustix::io::Errno;
+    use rustix::process::{Pid, test_kill_process_group};
+
+    /// A program at work.
+    const SUITE: &str = r#"
+        techniques = ["pagemap-scan"]
+        false_positive_ns = 50
+        program_round_ms = 20
+        max_overhead = 1.0
+        [turns]
+        warm_up_seconds = 1
+        seconds = 1
+        pairs = 1
+        [[program]]
+        name = "shell"
+        command = ["sh", "-c", "while :; do echo; done"]
+        progress = "writes"
+    "#;
+
+    #[test]
+    fn a_first_round_has_what_the_program_ran_in_it() {
+        if !Capabilities::probe().works(Technique::PagemapScan) {
+            return pagetrail_skips::not_here("pagemap-scan");
+        }
+        let definition = Definition::parse(SUITE).unwrap();
+        let turns = definition.turns.unwrap();
+        let mut run = Run::start(&definition, &definition.program[0]).unwrap();
+        std::thread::sleep(Duration::from_secs(turns.warm_up_seconds.into()));
+        run.last = run.next_mark().unwrap();
+        let (turn, sample) = run.tracked(turns, Technique::PagemapScan).unwrap();
+        let busy: Duration = sample.costs.iter().map(|cost| cost.busy).sum();
+        assert!(!sample.costs.is_empty());
+        assert!(busy < turn.took * 3 / 2, "{busy:?} of {turn:?}");
+    }
+
+    #[test]
+    fn a_program_ends_with_its_run() {
+        let definition = Definition::parse(SUITE).unwrap();
+        let run = Run::start(&definition, &definition.program[0]).unwrap();
+        let group = Pid::from_raw(run.process.id() as i32).unwrap();
+        assert_eq!(test_kill_process_group(group), Ok(()));
+        drop(run);
+        assert_eq!(test_kill_process_group(group), Err(Errno::SRCH));
+    }
+
+    #[test]
+    fn progress_that_goes_back_is_an_error() {
+        let suite = SUITE.replace("\"writes\"", "{ script = \"echo 7\" }");
+        let definition = Definition::parse(&suite).unwrap();
+        let mut run = Run::start(&definition, &definition.program[0]).unwrap();
+        run.last.units = 9;
+        let error = run.end_turn().unwrap_err().to_string();
+        assert_eq!(error, "its progress goes back, from 9 to 7");
     }
 }
