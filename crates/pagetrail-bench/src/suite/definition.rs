@@ -186,7 +186,11 @@ impl Program {
 impl Definition {
     /// Leaves the short form of it.
     pub fn shorten(&mut self) -> Result<()> {
-        ensure!(!self.quick.is_empty(), "the suite has no short form");
+        let is_in_turns = self.turns.is_some() && self.workload.is_empty();
+        ensure!(
+            is_in_turns || !self.quick.is_empty(),
+            "the suite has no short form"
+        );
         self.length = std::mem::take(&mut self.quick);
         self.program_runs = 1;
         if let Some(turns) = &mut self.turns {
@@ -282,6 +286,16 @@ mod tests {
             found += 1;
         }
         assert!(found >= 3, "{found}");
+    }
+
+    #[test]
+    fn the_short_form_of_turns_is_one_pair() {
+        let text = "techniques = []\nfalse_positive_ns = 1\n[turns]\nwarm_up_seconds = 0\nseconds = 1\npairs = 6\n";
+        let mut definition = Definition::parse(text).unwrap();
+        definition.shorten().unwrap();
+        assert_eq!(definition.turns.unwrap().pairs, 1);
+        let mut without = Definition::parse(text.split("[turns]").next().unwrap()).unwrap();
+        assert!(without.shorten().is_err());
     }
 
     #[test]

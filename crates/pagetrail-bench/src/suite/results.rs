@@ -111,7 +111,8 @@ pub(crate) struct TurnsRow {
 pub(crate) struct TurnsMeasured {
     pub(crate) technique: &'static str,
     pub(crate) overhead_percent: Paired,
-    /// All of the program's faults, in a second.
+    /// Faults that tracking caused in the rounds that were collected, for each second of the turn.
+    /// Those after the last round are not known.
     pub(crate) faults_per_second: Spread,
     /// Processor time of the tracker, in percent of the time.
     pub(crate) tracker_percent: Spread,

@@ -37,13 +37,19 @@ pub(crate) fn sheets(suite: &Suite) -> Vec<Sheet> {
 pub(crate) fn setting(suite: &Suite) -> String {
     let runs = suite.rows.iter().map(|row| row.runs);
     let runs = runs.chain(suite.programs.iter().map(|row| row.runs));
-    let runs = runs.chain(suite.turns.iter().map(|row| row.pairs));
     let runs = match (runs.clone().min().unwrap_or(0), runs.max().unwrap_or(0)) {
         (least, most) if least == most => words::plural(u64::from(least), "run"),
         (least, most) => format!("{least} to {most} runs"),
     };
+    let measured = match suite.turns.first() {
+        Some(row) if suite.rows.is_empty() => {
+            let times = words::plural(u64::from(row.pairs), "time");
+            format!("{times} tracked and untracked in turns")
+        }
+        _ => format!("medians of {runs}"),
+    };
     format!(
-        "Linux {}, {}, pages of {}; medians of {runs}; a false positive costs {}; every round of a workload checked against the writer",
+        "Linux {}, {}, pages of {}; {measured}; a false positive costs {}; every round of a workload checked against the writer",
         suite.kernel,
         words::plural(suite.cpus as u64, "CPU"),
         words::bytes(suite.page_size as f64),
@@ -242,8 +248,8 @@ fn turns(suite: &Suite) -> Vec<Sheet> {
         labels: 3,
         rows,
         note: "overhead: how much longer a unit of work takes, by the clock, in a turn in which the program is tracked than in the turn beside \
-               it in which it is not: mean, standard error of the mean; faults: of tracking; tracker: its processor time; by estimate: what \
-               tracking took it to cost; rounds over: at the longest interval, and still more than allowed",
+               it in which it is not: mean, standard error of the mean; faults: of tracking, without those after the last round of a turn; \
+               tracker: its processor time; by estimate: what tracking took it to cost; rounds over: at the longest interval, and still more than allowed",
     };
     let sums = TurnsSum::of(suite);
     let sums = sums.iter().map(|sum| {
