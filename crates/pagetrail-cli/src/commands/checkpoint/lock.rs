@@ -4,7 +4,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
+use pagetrail::Target;
 use pagetrail_checkpoint::{self as checkpoint, Error};
 use pagetrail_report::words;
 
@@ -48,5 +49,34 @@ pub(crate) fn retried<T>(
         waiting.get_or_insert_with(|| Waiting::during("waiting for another writer of the store"));
         thread::sleep(pause.min(left));
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// Fails where what was asked for has ended while the lock was waited for: what has its PID since
+/// then, and was attached to, is another process.
+pub(crate) fn check_is_same(asked: &Target) -> Result<()> {
+    ensure!(
+        !asked.processes(&[]).is_empty(),
+        "the process has ended before a checkpoint of it was taken"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_has_ended_is_not_what_has_its_pid() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let alone = Target::process(child.id()).unwrap();
+        let tree = Target::tree([child.id()]).unwrap();
+        let found = [check_is_same(&alone), check_is_same(&tree)];
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found.iter().all(Result::is_ok), "{found:?}");
+        assert!(check_is_same(&alone).is_err() && check_is_same(&tree).is_err());
     }
 }

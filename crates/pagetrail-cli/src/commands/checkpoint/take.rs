@@ -15,7 +15,7 @@ use pagetrail_report::words;
 
 use super::args::TakeArgs;
 use super::metrics::Metrics;
-use super::{json, plain, text, writer_of};
+use super::{json, lock, plain, text, writer_of};
 use crate::args::DURATION_MAX;
 use crate::exit;
 use crate::session::guest;
@@ -32,12 +32,11 @@ const NO_INTERVAL: Duration = Duration::from_nanos(1);
 /// Runs the subcommand; with `restartable`, a process can be started anew from what it takes.
 pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
     // First, so that a wrong PID leaves no empty store.
-    match args.pid {
-        Some(pid) => {
-            Target::process(pid)?;
-        }
+    let asked = match args.pid {
+        Some(pid) => Some(Target::process(pid)?),
         None if args.vm => {
             pagetrail_vm::check::report()?;
+            None
         }
         None if args.every.is_none() => bail!(
             "a program that has just started has nothing worth saving; --every TIME says how often it is saved"
@@ -45,8 +44,8 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
         None if args.json => {
             bail!("--json needs standard output, which is the program's; -p PID does without")
         }
-        None => {}
-    }
+        None => None,
+    };
     let budget = args.budget()?;
     let mut writer = writer_of(&args.store, &args.writing, restartable)?;
     let options = ProcessOptions {
@@ -74,6 +73,9 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
         None => launch(args, options),
     };
     let mut process = process.map_err(plain)?;
+    if let Some(asked) = asked {
+        lock::check_is_same(&asked)?;
+    }
     let before = args
         .pid
         .and_then(|pid| lineage::find(pid, writer.store(), By::Pagetrail));

@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_millis(100);
 pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     args.budget()?;
     // First, so that a wrong PID leaves no empty store.
-    target(args)?;
+    let asked = target(args)?;
     if args.store.to_string_lossy().contains("://") {
         bail!("checkpoints of a tree lie in a directory: --store DIRECTORY");
     }
@@ -49,6 +49,7 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
         let store = TreeStore::create(&args.store, exposed)?;
         TreeCheckpointer::attach(target(args)?, store, options, writing)
     })?;
+    lock::check_is_same(&asked)?;
     let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
     if args.every.is_none() && args.count.is_none() {
         one(&mut tree, args)?;
