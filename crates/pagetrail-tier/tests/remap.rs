@@ -95,7 +95,9 @@ fn readers_of_what_moves_find_their_memory() {
             assert_eq!(number("moved"), 0, "{how}: {line}");
         }
         if how == "replaced" {
-            assert!(number("huge") >= REGIONS / 2, "it was split: {line}");
+            // A system may have none at all.
+            let had = number("had");
+            assert!(number("huge") >= had / 2, "it was split: {line}");
         }
     }
 }

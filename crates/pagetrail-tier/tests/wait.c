@@ -6,8 +6,8 @@
  *   batch     512 pages of 4 KiB move in one call, of which it reads the first;
  *   replaced  a huge page is write-protected, copied while it is read, taken out, and the copy put in its place (UFFDIO_MOVE);
  *   still     nothing moves: what the machine's other work makes of it.
- * Prints how many regions are on node 0 at the end and how many are huge pages, wrong words, the faults of the thread, its longest
- * access to a region (median and most of all regions) and how long this process takes to copy 2 MiB (median).
+ * Prints how many regions are on node 0 at the end, how many were huge pages and how many still are, wrong words, the faults of
+ * the thread, its longest access to a region (median and most of all regions) and how long this process takes to copy 2 MiB (median).
  * Ends with 3 where the kernel has no UFFDIO_MOVE. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -174,6 +174,7 @@ int main(int argc, char **argv) {
     uint64_t waits[TIMES_MAX], copies[TIMES_MAX];
     for (unsigned long page = 0; page < times * REGION / PAGE; page++)
         *(uint64_t *)(memory + page * PAGE) = stamp(memory + page * PAGE);
+    unsigned long had = huge_pages();
     if (replaced) {
         register_for(uffd, memory, times * REGION, UFFDIO_REGISTER_MODE_MISSING | UFFDIO_REGISTER_MODE_WP);
         register_for(uffd, out, REGION, UFFDIO_REGISTER_MODE_MISSING);
@@ -221,7 +222,7 @@ int main(int argc, char **argv) {
         wrong += *(uint64_t *)(memory + page * PAGE) != stamp(memory + page * PAGE);
     qsort(waits, times, sizeof *waits, by_size);
     qsort(copies, times, sizeof *copies, by_size);
-    printf("moved %lu huge %lu wrong %lu faults %ld wait_ns_median %lu wait_ns_most %lu copy_ns_median %lu\n", moved, found,
+    printf("moved %lu had %lu huge %lu wrong %lu faults %ld wait_ns_median %lu wait_ns_most %lu copy_ns_median %lu\n", moved, had, found,
            (unsigned long)wrong, faults, (unsigned long)waits[times / 2], (unsigned long)waits[times - 1],
            (unsigned long)copies[times / 2]);
     return 0;

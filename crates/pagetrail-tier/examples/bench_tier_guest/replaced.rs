@@ -67,6 +67,7 @@ pub(crate) fn waits(built: &Built) -> Vec<Value> {
             "moves": what,
             "regions": REGIONS,
             "of_them_on_the_fast_node": numbers["moved"],
+            "huge_pages": { "before": numbers["had"], "after": numbers["huge"] },
             "faults": numbers["faults"],
             "wait_in_copies_of_2_mib": {
                 "median": in_copies("wait_ns_median"),
