@@ -34,6 +34,11 @@ const SHARE_MAX: f64 = 1.0;
 /// that sleeps is slowed down by nothing that matters.
 const BUSY_MIN: f64 = 0.05;
 
+/// The first round is waited for no longer, however dear it is, since it shows what can be
+/// predicted, and since a short program should have one. What it costs above the share is saved
+/// later.
+const FIRST_MAX: Duration = Duration::from_secs(1);
+
 /// What is left of a target's processor time without the cost, at least.
 const OWN_MIN: f64 = 0.1;
 
@@ -137,9 +142,10 @@ impl Budget {
     /// What a fault counts for the collect that comes next: the first one need not wait until it is
     /// settled to learn from how dear its round was.
     pub(crate) fn fault_weight_now(&mut self) -> f64 {
-        let needed = ns(self.interval_of_what_is_known());
-        let shortest = ns(*self.allowance.intervals.start());
-        self.weight.rise(needed / shortest.max(1.0));
+        if !self.weight.has_begun() {
+            let shortest = ns(*self.allowance.intervals.start());
+            self.weight.rise(self.needed_ns() / shortest.max(1.0));
+        }
         self.weight.factor()
     }
 
@@ -148,14 +154,28 @@ impl Budget {
         self.collected + self.interval().max(self.interval_of_what_is_known())
     }
 
-    /// The interval that is needed by what the target has done since the last collect.
+    /// The interval that is needed by what the target has done since the last collect, within the
+    /// bounds.
+    fn interval_of_what_is_known(&self) -> Duration {
+        let (shortest, longest) = (
+            self.allowance.intervals.start(),
+            self.allowance.intervals.end(),
+        );
+        let longest = match self.weight.has_begun() {
+            true => *longest,
+            false => FIRST_MAX.clamp(*shortest, *longest),
+        };
+        Duration::from_nanos(self.needed_ns() as u64).min(longest)
+    }
+
+    /// That interval, in nanoseconds.
     ///
     /// The faults of this round are paid for, and a collect makes the same pages fault once more:
     /// so none is due before their price is no more than the share. And if the next collect
     /// protects what is new since the last one, the target writes to each page of it once more: who
     /// collects before that pays for memory that is still being filled, and again for the same when
     /// it is full.
-    fn interval_of_what_is_known(&self) -> Duration {
+    fn needed_ns(&self) -> f64 {
         let used = self.meter.so_far();
         let passed_ns = ns(self.collected.elapsed()).max(1.0);
         let grown = used.grown.unwrap_or(0);
@@ -166,8 +186,7 @@ impl Budget {
             faulting_ns * stretch(used.cpu, within, passed_ns)
         };
         let cost_ns = cost_ns(faulted, true).max(cost_ns(grown as f64, false));
-        let needed = Duration::from_nanos((cost_ns / self.allowance.share) as u64);
-        needed.min(*self.allowance.intervals.end())
+        cost_ns / self.allowance.share
     }
 
     /// Counts time for which the consumer has stopped the target.

@@ -133,6 +133,11 @@ impl Weight {
         }
     }
 
+    /// Whether a round has been added.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
     /// Before the first round is added: it cost so many times what the share allows at the shortest
     /// interval.
     pub(super) fn rise(&mut self, pressure: f64) {

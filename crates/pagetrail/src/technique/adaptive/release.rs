@@ -11,6 +11,10 @@ use super::table::{Page, Standing};
 use super::{REARM_NS, block_bytes};
 use crate::page_set::{PageRange, PageSet, page_size};
 
+/// The most calls in a collect, a few milliseconds: pages here and there take one each, and what is
+/// left of them faults once more.
+const CALLS_MAX: u32 = 4096;
+
 impl Adaptive {
     /// Releases hot pages of the blocks that the next scan does not re-arm, but this one did
     /// (`before`: those that it left, too). Without that each would fault once more first. One call
@@ -20,6 +24,7 @@ impl Adaptive {
             return; // The hashes of pages that were not predicted before are unknown.
         }
         let begun = self.left.difference(before);
+        let mut calls = 0;
         let (page_bytes, block_bytes) = (page_size(), block_bytes());
         let mut blocks = Blocks::of(&begun, block_bytes);
         while let Some((block, _)) = blocks.next_block() {
@@ -46,12 +51,16 @@ impl Adaptive {
                 if saved > call_ns + pages as i64 * REARM_NS
                     && let Some(run) = run
                     && self.writes.known_part(run) == Some(run)
-                    && self.writes.release(run)
                 {
-                    let released = &mut known.pages[first..end];
-                    released
-                        .iter_mut()
-                        .for_each(|page| page.stand(Standing::Predicted));
+                    calls += 1;
+                    if calls > CALLS_MAX {
+                        return;
+                    }
+                    if self.writes.release(run) {
+                        for page in &mut known.pages[first..end] {
+                            page.stand(Standing::Predicted);
+                        }
+                    }
                 }
                 first = end.max(first + 1);
             }
