@@ -384,6 +384,79 @@ static void case_passed(void) {
     CHECK(!(entries[0] & SOFT_DIRTY) && lseek(pagemap, 0, SEEK_CUR) == entry_of(memory) + 64);
 }
 
+/* ---- threads that are cancelled within a call */
+
+static int sockets[2], pipes[2], full_pipe[2];
+static char calls_byte;
+static struct iovec calls_part = {&calls_byte, 1};
+static struct mmsghdr calls_message = {.msg_hdr = {.msg_iov = &calls_part, .msg_iovlen = 1}};
+
+static void *in_read(void *unused) { return read(pipes[0], &calls_byte, 1) < 0 ? NULL : unused; }
+static void *in_readv(void *unused) { return readv(pipes[0], &calls_part, 1) < 0 ? NULL : unused; }
+static void *in_write(void *unused) { return write(full_pipe[1], &calls_byte, 1) < 0 ? NULL : unused; }
+static void *in_writev(void *unused) { return writev(full_pipe[1], &calls_part, 1) < 0 ? NULL : unused; }
+static void *in_recvmsg(void *unused) { return recvmsg(sockets[0], &calls_message.msg_hdr, 0) < 0 ? NULL : unused; }
+static void *in_recvmmsg(void *unused) {
+    return recvmmsg(sockets[0], &calls_message, 1, 0, NULL) < 0 ? NULL : unused;
+}
+static void *in_sendmsg(void *unused) { return sendmsg(sockets[0], &calls_message.msg_hdr, 0) < 0 ? NULL : unused; }
+static void *in_sendmmsg(void *unused) { return sendmmsg(sockets[0], &calls_message, 1, 0) < 0 ? NULL : unused; }
+
+/* Where one is served that is cancelled already, it ends afterwards. */
+static void *in_clear(void *unused) {
+    CHECK(pthread_cancel(pthread_self()) == 0);
+    CHECK(write(clear_refs, "4", 1) == 1);
+    pthread_testcancel();
+    return unused;
+}
+static void *in_pread(void *unused) {
+    uint64_t entry;
+    CHECK(pthread_cancel(pthread_self()) == 0);
+    CHECK(pread(pagemap, &entry, 8, entry_of(pipes)) == 8);
+    pthread_testcancel();
+    return unused;
+}
+
+static void ran(void *count) { ++*(int *)count; }
+
+static int cleaned;
+
+static void *with_cleanup(void *call) {
+    pthread_cleanup_push(ran, &cleaned);
+    ((void *(*)(void *))call)(NULL);
+    pthread_cleanup_pop(0);
+    return NULL;
+}
+
+static void case_cancelled(void) {
+    open_own();
+    clear();
+    CHECK(pipe(pipes) == 0 && pipe2(full_pipe, O_NONBLOCK) == 0);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, sockets) == 0);
+    char bytes[4096] = {0};
+    while (write(full_pipe[1], bytes, sizeof bytes) > 0);
+    CHECK(fcntl(full_pipe[1], F_SETFL, 0) == 0);
+    while (send(sockets[0], bytes, sizeof bytes, MSG_DONTWAIT) > 0);
+    void *(*calls[])(void *) = {in_read,    in_readv,    in_write,   in_writev,
+                                in_recvmsg, in_recvmmsg, in_sendmsg, in_sendmmsg,
+                                in_clear,   in_pread};
+    int count = sizeof calls / sizeof *calls;
+    for (int i = 0; i < count; i++) {
+        pthread_t thread;
+        void *result;
+        CHECK(pthread_create(&thread, NULL, with_cleanup, (void *)calls[i]) == 0);
+        usleep(10000); /* in the call by then; if not, it ends where the call begins */
+        pthread_cancel(thread);
+        CHECK(pthread_join(thread, &result) == 0);
+        if (result != PTHREAD_CANCELED || cleaned != i + 1) fail("call %d: it was not cancelled", i);
+    }
+    char *memory = map(8, MAP_PRIVATE);
+    write_pages(memory, "11111111");
+    clear();
+    write_pages(memory, "01100001");
+    expect(memory, "01100001");
+}
+
 static void case_stream(void) {
     open_own();
     char *memory = map(8, MAP_PRIVATE);
@@ -878,6 +951,7 @@ static const struct {
 } cases[] = {
     {"own", case_own},         {"mappings", case_mappings}, {"paths", case_paths},     {"dup", case_dup},
     {"bad-buffers", case_bad_buffers}, {"passed", case_passed}, {"spawned", case_spawned},
+    {"cancelled", case_cancelled},
     {"stream", case_stream},   {"scan", case_scan}, {"scan-refusals", case_scan_refusals},         {"fork", case_fork},       {"other", case_other},
     {"threads", case_threads}, {"signals", case_signals},   {"stopped", case_stopped}, {"fork-storm", case_fork_storm},
     {"habits", case_habits},   {"foreign", case_foreign},   {"absent", case_absent},

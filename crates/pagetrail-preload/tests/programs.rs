@@ -97,6 +97,7 @@ cases! {
     duplicates_and_reused_numbers: "dup",
     buffers_that_are_none: "bad-buffers",
     descriptors_that_come_by_other_ways: "passed",
+    threads_that_are_cancelled: "cancelled",
     streams: "stream",
     pagemap_scan: "scan",
     scans_that_the_kernel_refuses: "scan-refusals",

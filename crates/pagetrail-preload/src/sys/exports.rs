@@ -110,7 +110,7 @@ macro_rules! opening {
             ///
             /// As for libc's function.
             #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $function($($argument: $type),*) -> c_int {
+            pub(crate) unsafe extern "C-unwind" fn $function($($argument: $type),*) -> c_int {
                 // SAFETY: the program's arguments, passed on.
                 unsafe { opened(real::$function($($argument),*), $path) }
             }
@@ -136,7 +136,7 @@ macro_rules! reading {
             ///
             /// As for libc's function.
             #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $function(fd: c_int, buffer: *mut c_void, count: size_t $(, $argument: $type)*) -> ssize_t {
+            pub(crate) unsafe extern "C-unwind" fn $function(fd: c_int, buffer: *mut c_void, count: size_t $(, $argument: $type)*) -> ssize_t {
                 // SAFETY: the program's arguments, passed on.
                 unsafe {
                     if descriptors::any() && let Some(length) = read_bare(fd, buffer, count, $offset) {
@@ -169,7 +169,7 @@ macro_rules! reading_parts {
             ///
             /// As for libc's function.
             #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $function(fd: c_int, parts: *const iovec, count: c_int $(, $argument: $type)*) -> ssize_t {
+            pub(crate) unsafe extern "C-unwind" fn $function(fd: c_int, parts: *const iovec, count: c_int $(, $argument: $type)*) -> ssize_t {
                 if descriptors::any() {
                     descriptors::settle_position(fd);
                 }
@@ -201,7 +201,7 @@ macro_rules! writing {
             ///
             /// As for libc's function.
             #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $function(fd: c_int, buffer: *const c_void, count: size_t $(, $argument: $type)*) -> ssize_t {
+            pub(crate) unsafe extern "C-unwind" fn $function(fd: c_int, buffer: *const c_void, count: size_t $(, $argument: $type)*) -> ssize_t {
                 // SAFETY: the program's arguments, passed on.
                 unsafe {
                     if descriptors::any() && let Some(length) = serve(fd, buffer as u64, count) {
@@ -228,7 +228,11 @@ writing! {
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn writev(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+) -> ssize_t {
     if descriptors::any()
         && let Some(length) = serve_parts(fd, parts as u64, count)
     {
@@ -252,7 +256,7 @@ macro_rules! seeking {
             ///
             /// As for libc's function.
             #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $function(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+            pub(crate) unsafe extern "C-unwind" fn $function(fd: c_int, offset: off_t, whence: c_int) -> off_t {
                 if descriptors::any() {
                     if let Some(position) = set_position(fd, offset, whence) {
                         return position;
@@ -301,7 +305,7 @@ fn duplicated(of: RawFd, fd: c_int) -> c_int {
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn dup(fd: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: the program's arguments, passed on.
     duplicated(fd, unsafe { real::dup(settled(fd)) })
 }
@@ -310,7 +314,7 @@ pub(crate) unsafe extern "C" fn dup(fd: c_int) -> c_int {
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn dup2(fd: c_int, number: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, number: c_int) -> c_int {
     // SAFETY: the program's arguments, passed on.
     duplicated(fd, unsafe { real::dup2(settled(fd), number) })
 }
@@ -319,7 +323,7 @@ pub(crate) unsafe extern "C" fn dup2(fd: c_int, number: c_int) -> c_int {
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn dup3(fd: c_int, number: c_int, flags: c_int) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, number: c_int, flags: c_int) -> c_int {
     // SAFETY: the program's arguments, passed on.
     duplicated(fd, unsafe { real::dup3(settled(fd), number, flags) })
 }
@@ -328,7 +332,7 @@ pub(crate) unsafe extern "C" fn dup3(fd: c_int, number: c_int, flags: c_int) -> 
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: the program's arguments, passed on.
     let result = unsafe { real::fcntl(settled(fd), command, argument) };
     match command {
@@ -341,7 +345,11 @@ pub(crate) unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_lon
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn fcntl64(
+    fd: c_int,
+    command: c_int,
+    argument: c_long,
+) -> c_int {
     // SAFETY: the program's arguments, passed on.
     let result = unsafe { real::fcntl64(settled(fd), command, argument) };
     match command {
@@ -354,7 +362,11 @@ pub(crate) unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_l
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn ioctl(
+    fd: c_int,
+    request: c_ulong,
+    argument: *mut c_void,
+) -> c_int {
     // SAFETY: the program's arguments, passed on; for PAGEMAP_SCAN they are what its manual page
     // says.
     unsafe {
@@ -379,7 +391,7 @@ pub(crate) unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mu
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn ptrace(
+pub(crate) unsafe extern "C-unwind" fn ptrace(
     request: c_uint,
     pid: pid_t,
     address: *mut c_void,
@@ -438,7 +450,10 @@ unsafe fn opened_stream(file: *mut FILE, path: *const c_char, mode: *const c_cha
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+pub(crate) unsafe extern "C-unwind" fn fopen(
+    path: *const c_char,
+    mode: *const c_char,
+) -> *mut FILE {
     // SAFETY: the program's arguments, passed on.
     unsafe { opened_stream(real::fopen(path, mode), path, mode) }
 }
@@ -447,7 +462,10 @@ pub(crate) unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) 
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
+pub(crate) unsafe extern "C-unwind" fn fopen64(
+    path: *const c_char,
+    mode: *const c_char,
+) -> *mut FILE {
     // SAFETY: the program's arguments, passed on.
     unsafe { opened_stream(real::fopen64(path, mode), path, mode) }
 }
@@ -456,7 +474,7 @@ pub(crate) unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+pub(crate) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     // SAFETY: the program's arguments, passed on.
     unsafe {
         let file = real::fdopen(settled(fd), mode);
@@ -487,7 +505,7 @@ unsafe fn reopened(file: *mut FILE, path: *const c_char) -> *mut FILE {
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn freopen(
+pub(crate) unsafe extern "C-unwind" fn freopen(
     path: *const c_char,
     mode: *const c_char,
     file: *mut FILE,
@@ -502,7 +520,7 @@ pub(crate) unsafe extern "C" fn freopen(
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn freopen64(
+pub(crate) unsafe extern "C-unwind" fn freopen64(
     path: *const c_char,
     mode: *const c_char,
     file: *mut FILE,
@@ -515,7 +533,7 @@ pub(crate) unsafe extern "C" fn freopen64(
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fileno(file: *mut FILE) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn fileno(file: *mut FILE) -> c_int {
     // SAFETY: the program's arguments, passed on.
     stream::descriptor(file).unwrap_or_else(|| unsafe { real::fileno(file) })
 }
@@ -524,7 +542,7 @@ pub(crate) unsafe extern "C" fn fileno(file: *mut FILE) -> c_int {
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fileno_unlocked(file: *mut FILE) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn fileno_unlocked(file: *mut FILE) -> c_int {
     // SAFETY: the program's arguments, passed on.
     stream::descriptor(file).unwrap_or_else(|| unsafe { real::fileno_unlocked(file) })
 }

@@ -10,7 +10,8 @@
 //!   watch was its parent's. After `vfork` the memory is the parent's own, the page is not wiped,
 //!   and the state stays the parent's. Neither depends on handlers that `_Fork(3)` or a bare
 //!   `clone(2)` would skip.
-//! * No panic leaves it, and `errno` stays what it was.
+//! * No panic leaves it, and `errno` stays what it was. No thread is cancelled in it
+//!   (`pthread_cancel(3)`): what it calls may be cancellation points, and it has the lock.
 
 use crate::machine;
 use crate::tracker::State;
@@ -63,6 +64,7 @@ pub(crate) fn with_state<R>(body: impl FnOnce(&mut State) -> R) -> Option<R> {
         return None;
     }
     let _errno = Errno::keep();
+    let _cancelling = Cancelling::forbid();
     let _signals = Signals::block();
     INSIDE.set(true);
     let forked = lock();
@@ -224,6 +226,34 @@ impl Drop for Errno {
     fn drop(&mut self) {
         // SAFETY: libc's errno of this thread, which is always valid.
         unsafe { *libc::__errno_location() = self.0 }
+    }
+}
+
+unsafe extern "C" {
+    /// Missing from the crate `libc`.
+    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
+}
+
+/// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
+const CANCEL_DISABLE: i32 = 1;
+
+/// This thread cannot be cancelled; as before at the end.
+struct Cancelling(i32);
+
+impl Cancelling {
+    fn forbid() -> Self {
+        let mut before = 0;
+        // SAFETY: `before` is written; the call concerns this thread alone.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+        Self(before)
+    }
+}
+
+impl Drop for Cancelling {
+    fn drop(&mut self) {
+        let mut before = 0;
+        // SAFETY: as in `forbid`; the state is one that libc has said.
+        unsafe { pthread_setcancelstate(self.0, &raw mut before) };
     }
 }
 

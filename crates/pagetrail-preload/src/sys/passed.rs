@@ -68,7 +68,11 @@ fn came(fd: c_int) {
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub(crate) unsafe extern "C-unwind" fn recvmsg(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> ssize_t {
     // SAFETY: the program's arguments, passed on; a message that came is as the kernel has made it.
     unsafe {
         let length = real::recvmsg(fd, message, flags);
@@ -83,7 +87,7 @@ pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn recvmmsg(
+pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     room: c_uint,
@@ -107,7 +111,7 @@ pub(crate) unsafe extern "C" fn recvmmsg(
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn sendmsg(
+pub(crate) unsafe extern "C-unwind" fn sendmsg(
     fd: c_int,
     message: *const msghdr,
     flags: c_int,
@@ -129,7 +133,7 @@ pub(crate) unsafe extern "C" fn sendmsg(
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn sendmmsg(
+pub(crate) unsafe extern "C-unwind" fn sendmmsg(
     fd: c_int,
     messages: *mut mmsghdr,
     count: c_uint,
@@ -155,7 +159,11 @@ pub(crate) unsafe extern "C" fn sendmmsg(
 ///
 /// As for libc's function.
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
+pub(crate) unsafe extern "C-unwind" fn pidfd_getfd(
+    pidfd: c_int,
+    fd: c_int,
+    flags: c_uint,
+) -> c_int {
     // SAFETY: the program's arguments, passed on.
     let fd = unsafe { real::pidfd_getfd(pidfd, fd, flags) };
     if fd >= 0 && !guard::is_inside() {
@@ -171,7 +179,7 @@ macro_rules! spawning {
             ///
             /// As for libc's function.
             #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $function(
+            pub(crate) unsafe extern "C-unwind" fn $function(
                 pid: *mut pid_t,
                 path: *const c_char,
                 actions: *const posix_spawn_file_actions_t,

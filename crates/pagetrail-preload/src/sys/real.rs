@@ -3,6 +3,10 @@
 //!
 //! Looked up by the library's initializer, while the process has one thread and holds no lock; a
 //! call that comes earlier, from another library's, looks up on the spot.
+//!
+//! A thread that is cancelled in one of them (`pthread_cancel(3)`) unwinds its stack through ours,
+//! which it may only where the ABI says so (`C-unwind`): otherwise the program would end. So no
+//! value that is to be dropped is alive during such a call.
 
 use libc::{
     FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, mode_t, msghdr, off_t,
@@ -52,7 +56,7 @@ macro_rules! functions {
                 // SAFETY: the function of this name has this signature; arguments as the caller
                 // promises.
                 unsafe {
-                    let function: unsafe extern "C" fn($($type),*) -> $result = std::mem::transmute(found);
+                    let function: unsafe extern "C-unwind" fn($($type),*) -> $result = std::mem::transmute(found);
                     function($($argument),*)
                 }
             }

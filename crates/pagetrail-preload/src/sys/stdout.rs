@@ -79,13 +79,13 @@ fn make() -> *mut FILE {
     unsafe { fopencookie(std::ptr::null_mut(), c"w".as_ptr(), functions) }
 }
 
-unsafe extern "C" fn write(_: *mut c_void, buffer: *const c_char, count: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(_: *mut c_void, buffer: *const c_char, count: size_t) -> ssize_t {
     // SAFETY: the buffer is libc's, of that length. fopencookie(3) wants 0 for an error.
     unsafe { exports::write(STDOUT_FILENO, buffer.cast(), count) }.max(0)
 }
 
 /// Closes descriptor 1, as `fclose(stdout)` does.
-unsafe extern "C" fn close(_: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn close(_: *mut c_void) -> c_int {
     OURS.store(std::ptr::null_mut(), Ordering::Release);
     // SAFETY: the program closes its own standard output.
     unsafe { libc::close(STDOUT_FILENO) }

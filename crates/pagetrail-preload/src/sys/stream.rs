@@ -13,10 +13,12 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 /// `cookie_io_functions_t` of fopencookie(3): what is missing is left to libc.
 #[repr(C)]
 pub(super) struct Functions {
-    pub(super) read: Option<unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
-    pub(super) write: Option<unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t>,
-    pub(super) seek: Option<unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int>,
-    pub(super) close: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    pub(super) read:
+        Option<unsafe extern "C-unwind" fn(*mut c_void, *mut c_char, size_t) -> ssize_t>,
+    pub(super) write:
+        Option<unsafe extern "C-unwind" fn(*mut c_void, *const c_char, size_t) -> ssize_t>,
+    pub(super) seek: Option<unsafe extern "C-unwind" fn(*mut c_void, *mut off64_t, c_int) -> c_int>,
+    pub(super) close: Option<unsafe extern "C-unwind" fn(*mut c_void) -> c_int>,
 }
 
 unsafe extern "C" {
@@ -131,12 +133,20 @@ pub(super) fn descriptor(file: *mut FILE) -> Option<c_int> {
     (!real.is_null()).then(|| unsafe { real::fileno(real) })
 }
 
-unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, count: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn read(
+    cookie: *mut c_void,
+    buffer: *mut c_char,
+    count: size_t,
+) -> ssize_t {
     // SAFETY: the cookie is the real stream; the buffer is libc's.
     unsafe { exports::read(real::fileno(cookie.cast()), buffer.cast(), count) }
 }
 
-unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, count: size_t) -> ssize_t {
+unsafe extern "C-unwind" fn write(
+    cookie: *mut c_void,
+    buffer: *const c_char,
+    count: size_t,
+) -> ssize_t {
     // SAFETY: libc calls this with the cookie of an open stream and `count` readable bytes at
     // `buffer`.
     let written = unsafe { exports::write(real::fileno(cookie.cast()), buffer.cast(), count) };
@@ -144,7 +154,11 @@ unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, count: si
     written.max(0)
 }
 
-unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_int) -> c_int {
+unsafe extern "C-unwind" fn seek(
+    cookie: *mut c_void,
+    offset: *mut off64_t,
+    whence: c_int,
+) -> c_int {
     // SAFETY: libc calls this with the cookie of an open stream and a valid pointer to an offset.
     unsafe {
         let position = libc::lseek64(real::fileno(cookie.cast()), *offset, whence);
@@ -156,7 +170,7 @@ unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut off64_t, whence: c_i
     0
 }
 
-unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
+unsafe extern "C-unwind" fn close(cookie: *mut c_void) -> c_int {
     let real = cookie.cast::<FILE>();
     if let Some(pair) = TABLE
         .iter()
