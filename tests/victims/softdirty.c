@@ -10,6 +10,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -382,6 +383,31 @@ static void case_passed(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(read(pagemap, entries, 32) == 32 && entries[3] & SOFT_DIRTY);
     CHECK(!(entries[0] & SOFT_DIRTY) && lseek(pagemap, 0, SEEK_CUR) == entry_of(memory) + 64);
+}
+
+/* Where there is no room for one more, none is answered wrongly, and every number stays the program's. */
+static void case_full(void) {
+    open_own();
+    clear();
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= 3000);
+    limit.rlim_cur = 3000;
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    int count = 0;
+    while (count < 2000 && open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC) >= 0) count++;
+    if (count == 2000) return; /* the kernel's own have no limit but this one */
+    CHECK(errno == EMFILE);
+    int pidfd = pidfd_open(getpid(), 0);
+    if (pidfd >= 0) {
+        errno = 0;
+        int got = pidfd_getfd(pidfd, pagemap, 0);
+        if (got >= 0 || (errno != EMFILE && errno != ENOSYS)) fail("pidfd_getfd: %d, %s", got, strerror(errno));
+    }
+    uint64_t entry;
+    for (int many = 0; many < 2; many++) {
+        int got = by_message(pagemap, many);
+        CHECK(fcntl(got, F_GETFD) >= 0 && pread(got, &entry, 8, 0) == -1 && errno == EBADF);
+    }
 }
 
 /* ---- threads that are cancelled within a call */
@@ -951,7 +977,7 @@ static const struct {
 } cases[] = {
     {"own", case_own},         {"mappings", case_mappings}, {"paths", case_paths},     {"dup", case_dup},
     {"bad-buffers", case_bad_buffers}, {"passed", case_passed}, {"spawned", case_spawned},
-    {"cancelled", case_cancelled},
+    {"full", case_full},       {"cancelled", case_cancelled},
     {"stream", case_stream},   {"scan", case_scan}, {"scan-refusals", case_scan_refusals},         {"fork", case_fork},       {"other", case_other},
     {"threads", case_threads}, {"signals", case_signals},   {"stopped", case_stopped}, {"fork-storm", case_fork_storm},
     {"habits", case_habits},   {"foreign", case_foreign},   {"absent", case_absent},

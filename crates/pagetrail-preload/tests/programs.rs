@@ -97,6 +97,7 @@ cases! {
     duplicates_and_reused_numbers: "dup",
     buffers_that_are_none: "bad-buffers",
     descriptors_that_come_by_other_ways: "passed",
+    more_descriptors_than_there_is_room_for: "full",
     threads_that_are_cancelled: "cancelled",
     streams: "stream",
     pagemap_scan: "scan",

@@ -52,8 +52,10 @@ fn inherit_pagemap(fd: c_int) {
     };
     if descriptors::may_be(path) == Some(Kind::Pagemap)
         && descriptors::process_of(path).is_some_and(|pid| pid != std::process::id())
+        && !has_room(fd, Kind::Pagemap)
     {
-        adopt(fd, Some(Kind::Pagemap));
+        // The program knows the number, and closes it.
+        kernel::make_unreadable(fd);
     }
 }
 
@@ -76,7 +78,7 @@ pub(super) fn adopt(fd: c_int, kind: Option<Kind>) -> c_int {
     let Some(kind) = kind.filter(|_| fd >= 0) else {
         return fd;
     };
-    if guard::with_state(|state| state.adopt(fd, kind)) == Some(false) {
+    if !has_room(fd, kind) {
         // SAFETY: the number was opened a moment ago, and the program does not have it yet; errno
         // is this thread's.
         unsafe {
@@ -85,8 +87,16 @@ pub(super) fn adopt(fd: c_int, kind: Option<Kind>) -> c_int {
         }
         return -1;
     }
-    stdout::follow(fd);
     fd
+}
+
+/// Enters what was opened under a name that made it likely; false when there is no room.
+pub(super) fn has_room(fd: c_int, kind: Kind) -> bool {
+    if guard::with_state(|state| state.adopt(fd, kind)) == Some(false) {
+        return false;
+    }
+    stdout::follow(fd);
+    true
 }
 
 /// Enters what was opened by a path, if the path makes it likely. One by which nothing was opened

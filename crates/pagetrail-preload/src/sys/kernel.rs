@@ -176,6 +176,22 @@ pub(crate) fn substitute(fd: RawFd, pid: u32) -> Result<(), Errno> {
     }
 }
 
+/// Gives a number another file, by which nothing can be read (`O_PATH` in open(2)).
+pub(crate) fn make_unreadable(fd: RawFd) {
+    use rustix::fd::AsRawFd;
+    use rustix::fs::{Mode, OFlags, open};
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let file = open(c"/proc/self/pagemap", flags, Mode::empty());
+    // SAFETY: neither call touches memory. Without a descriptor to spare the number is closed: the
+    // program has no use for it but to close it.
+    unsafe {
+        match file {
+            Ok(file) => libc::syscall(libc::SYS_dup3, file.as_raw_fd(), fd, libc::O_CLOEXEC),
+            Err(_) => libc::syscall(libc::SYS_close, fd),
+        };
+    }
+}
+
 /// Writes to the kernel's own `clear_refs` of a process.
 pub(crate) fn write_clear_refs(pid: u32, text: &[u8]) -> Result<usize, Errno> {
     use rustix::fs::{Mode, OFlags, open};

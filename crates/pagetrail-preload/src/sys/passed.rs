@@ -48,19 +48,30 @@ unsafe fn of_message(message: *const msghdr, mut each: impl FnMut(c_int)) {
     }
 }
 
-/// Enters a descriptor that has come, if it is one of ours. Where there is no room for it, it is
-/// closed: better no answer than a wrong one.
-fn came(fd: c_int) {
+/// Enters a descriptor that has come, if it is one of ours; false when there is no room.
+fn came(fd: c_int) -> bool {
     let mut buffer = [0; 256];
     let Some(path) = kernel::path(fd, &mut buffer) else {
-        return;
+        return true;
     };
     let kind = match descriptors::substitute_for(path) {
         Some(_) => Some(Kind::ClearRefs),
         None => descriptors::may_be(path),
     };
-    if kind.is_some() && exports::adopt(fd, kind) == fd {
+    let Some(kind) = kind else { return true };
+    let has_room = exports::has_room(fd, kind);
+    if has_room {
         descriptors::share_position(fd);
+    }
+    has_room
+}
+
+/// Enters a descriptor that a message has brought. Where there is no room for it, what is read by
+/// it fails: better no answer than a wrong one. The program, which knows its number already, closes
+/// it.
+fn brought(fd: c_int) {
+    if !came(fd) {
+        kernel::make_unreadable(fd);
     }
 }
 
@@ -77,7 +88,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(
     unsafe {
         let length = real::recvmsg(fd, message, flags);
         if length >= 0 && !guard::is_inside() {
-            of_message(message, came);
+            of_message(message, brought);
         }
         length
     }
@@ -100,7 +111,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
         let count = real::recvmmsg(fd, messages, room, flags, timeout);
         if !guard::is_inside() {
             for place in 0..count {
-                of_message(&raw const (*messages.add(place as usize)).msg_hdr, came);
+                of_message(&raw const (*messages.add(place as usize)).msg_hdr, brought);
             }
         }
         count
@@ -166,10 +177,15 @@ pub(crate) unsafe extern "C-unwind" fn pidfd_getfd(
 ) -> c_int {
     // SAFETY: the program's arguments, passed on.
     let fd = unsafe { real::pidfd_getfd(pidfd, fd, flags) };
-    if fd >= 0 && !guard::is_inside() {
-        came(fd);
+    if fd < 0 || guard::is_inside() || came(fd) {
+        return fd;
     }
-    fd
+    // SAFETY: the program does not have the number yet; errno is this thread's.
+    unsafe {
+        libc::close(fd);
+        *libc::__errno_location() = libc::EMFILE;
+    }
+    -1
 }
 
 macro_rules! spawning {
