@@ -76,12 +76,19 @@ pub(crate) fn any() -> bool {
 
 /// What a descriptor is, if it is one of ours.
 pub(crate) fn find(fd: RawFd) -> Option<Known> {
+    found(fd).map(|(_, known)| known)
+}
+
+/// The entry by which a descriptor is one of ours, and what it is.
+fn found(fd: RawFd) -> Option<(&'static Slot, Known)> {
     let number = number(fd)?;
-    let used = USED.load(Ordering::Acquire);
-    let of_number = |slot: &&Slot| slot.number.load(Ordering::Acquire) == number;
-    // More than one where a child of vfork(2) has the same number for another file.
-    let mut slots = TABLE[..used].iter().filter(of_number);
-    slots.find_map(|slot| look_up(slot, fd, number))
+    of_number(number).find_map(|slot| Some((slot, look_up(slot, fd, number)?)))
+}
+
+/// The entries of a number: more than one where a child of vfork(2) has it for another file.
+fn of_number(number: u32) -> impl Iterator<Item = &'static Slot> {
+    let slots = TABLE[..USED.load(Ordering::Acquire)].iter();
+    slots.filter(move |slot| slot.number.load(Ordering::Acquire) == number)
 }
 
 /// What a descriptor is by an entry of its number, if that is still its.
@@ -107,12 +114,15 @@ fn look_up(slot: &Slot, fd: RawFd, number: u32) -> Option<Known> {
     Some(unpack(known))
 }
 
-/// The entry of a descriptor, which may be another file by now.
+/// The entry of a descriptor, which may be another file by now if it is the only one of its number.
 fn slot(fd: RawFd) -> Option<&'static Slot> {
-    let number = number(fd)?;
-    let used = USED.load(Ordering::Acquire);
-    let mut slots = TABLE[..used].iter();
-    slots.find(|slot| slot.number.load(Ordering::Acquire) == number)
+    let mut slots = of_number(number(fd)?);
+    let first = slots.next()?;
+    match slots.next() {
+        None => Some(first),
+        // The position of the other one is the parent's, or the child's.
+        Some(_) => found(fd).map(|(slot, _)| slot),
+    }
 }
 
 /// Keeps the position of a descriptor that is known here, in place of the kernel's. False where
@@ -206,15 +216,7 @@ pub(crate) fn enter(fd: RawFd, known: Known) -> bool {
     let Some(place) = place.or_else(|| (used < SLOTS).then_some(used)) else {
         return false;
     };
-    let slot = &TABLE[place];
-    // No thread sees the entry half changed.
-    slot.number.store(0, Ordering::Release);
-    slot.asked_at.store(0, Ordering::Release);
-    slot.position.store(THE_KERNELS, Ordering::Release);
-    slot.known.store(pack(known), Ordering::Release);
-    slot.device.store(identity.device, Ordering::Release);
-    slot.inode.store(identity.inode, Ordering::Release);
-    slot.number.store(number, Ordering::Release);
+    TABLE[place].fill(number, known, identity);
     USED.store(used.max(place + 1), Ordering::Release);
     true
 }
@@ -229,6 +231,17 @@ impl Slot {
             device: self.device.load(Ordering::Acquire),
             inode: self.inode.load(Ordering::Acquire),
         }
+    }
+
+    fn fill(&self, number: u32, known: Known, identity: Identity) {
+        // No thread sees the entry half changed.
+        self.number.store(0, Ordering::Release);
+        self.asked_at.store(0, Ordering::Release);
+        self.position.store(THE_KERNELS, Ordering::Release);
+        self.known.store(pack(known), Ordering::Release);
+        self.device.store(identity.device, Ordering::Release);
+        self.inode.store(identity.inode, Ordering::Release);
+        self.number.store(number, Ordering::Release);
     }
 
     fn is(&self, number: u32, identity: Identity) -> bool {
@@ -419,5 +432,34 @@ mod tests {
         assert_eq!((position(fd), advance(fd, 8)), (None, None));
         settle_position(fd);
         assert!(!set_position(fd, 8));
+    }
+
+    #[test]
+    fn a_position_is_that_of_the_file_that_a_number_is() {
+        use rustix::fd::{AsRawFd, OwnedFd};
+        use std::fs::File;
+        let known = Known {
+            kind: Kind::Pagemap,
+            pid: 7,
+        };
+        let parents = File::open("/proc/self/status").unwrap();
+        let childs = File::open("/proc/self/limits").unwrap();
+        let mut of_both = OwnedFd::from(parents.try_clone().unwrap());
+        let fd = of_both.as_raw_fd();
+        assert!(entered(fd, known) && set_position(fd, 8));
+        // A child of vfork(2) has the number for another file, and an entry of its own.
+        let one = ENTERING.lock().unwrap_or_else(PoisonError::into_inner);
+        rustix::io::dup2(&childs, &mut of_both).unwrap();
+        let (place, identity) = (USED.load(Ordering::Acquire), kernel::identity(fd).unwrap());
+        TABLE[place].fill(number(fd).unwrap(), known, identity);
+        USED.store(place + 1, Ordering::Release);
+        settle_position(fd);
+        assert_eq!(kernel::position(fd), Some(0));
+        share_position(fd);
+        assert!(!set_position(fd, 16));
+        rustix::io::dup2(&parents, &mut of_both).unwrap();
+        assert_eq!(position(fd), Some(8));
+        TABLE[place].number.store(0, Ordering::Release);
+        drop(one);
     }
 }
