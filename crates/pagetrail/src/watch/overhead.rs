@@ -39,8 +39,8 @@ impl Watch {
     /// ([`WatchBuilder::max_overhead`]); `None` where nothing was set.
     ///
     /// It becomes later while the target fills new memory, or takes more faults than in the rounds
-    /// before, so ask again when it is over. The consumer collects when it likes. What earlier collects cost above the budget is saved
-    /// later.
+    /// before, so ask again when it is over. The consumer collects when it likes. What earlier
+    /// collects cost above the budget is saved later.
     pub fn next_collect(&self) -> Option<Instant> {
         self.budget.as_ref().map(Budget::next_collect)
     }
