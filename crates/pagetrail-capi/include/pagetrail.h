@@ -1224,9 +1224,9 @@ pagetrail_status pagetrail_round_give_back(pagetrail_round *round);
 
 /**
  * How long it is until the next collect is due, so that tracking costs no more than
- * pagetrail_options.max_overhead allows. It becomes longer while the target fills new memory, so
- * ask again when it is over. The caller collects when it likes; what earlier collects cost above
- * the budget is saved later.
+ * pagetrail_options.max_overhead allows. It becomes longer while the target fills new memory, or
+ * takes more faults than before, so ask again when it is over. The caller collects when it likes;
+ * what earlier collects cost above the budget is saved later.
  *
  * `ns`: gets the time in nanoseconds; 0 if it is over, and where max_overhead was not set.
  *

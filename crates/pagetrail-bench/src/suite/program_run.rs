@@ -95,8 +95,8 @@ pub(super) fn builder(
 /// When a process was collected last, and its processor time then.
 pub(super) type Clocks = HashMap<u32, (Instant, Duration)>;
 
-/// Those of processes that ran before they were tracked, when that has begun: what they took until
-/// then is none of their first round.
+/// The clocks of processes that ran before they were tracked, when that has begun: what they took
+/// until then is none of their first round.
 pub(super) fn clocks_of(tree: &Tree) -> Clocks {
     let began = tree.began();
     let clock = |member: &Member| {

@@ -1,7 +1,7 @@
 //! A program tracked and untracked in turns, within one run of it.
 //!
 //! What differs from run to run (where memory lies, what a compiler has compiled when, a host that
-//! is busy for a minute) is the same for neighbouring turns, so that a few percent can be told
+//! is busy for a minute) is the same for neighbouring turns, so that a few percent can be seen
 //! where runs differ by ten. What counts is how many units of work the program does in a second of
 //! time on the clock: its stops, its faults and a tracker that competes for the processors are all
 //! in it.
