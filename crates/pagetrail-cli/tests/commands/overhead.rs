@@ -121,8 +121,8 @@ fn a_program_that_is_started_has_a_budget_too() {
 #[test]
 fn memory_that_is_filled_is_said_to_be_unseen() {
     let directory = directory();
-    // 64 MiB.
-    let fills = "s=0123456789abcdef; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22; \
+    // 64 MiB, after the first round, which is waited for a second at most.
+    let fills = "sleep 2; s=0123456789abcdef; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22; \
                  do s=$s$s; done; sleep 0.5";
     let words = ["record", "--max-overhead", "0.1%", "--interval", "5ms..30s"];
     let words = [&words[..], &["--", "bash", "-c", fills]].concat();
