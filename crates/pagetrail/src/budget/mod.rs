@@ -426,6 +426,8 @@ mod tests {
             "{:?}",
             due(&budget)
         );
+        // But a first round not for long, of 20 s that are allowed.
+        assert!(due(&budget) <= FIRST_MAX, "{:?}", due(&budget));
         // Nobody knows yet whether these were of the ranges.
         assert_eq!(due(&ranges), Duration::from_millis(1));
         // Nor are faults that tracking has nothing to do with waited for, once that is known.

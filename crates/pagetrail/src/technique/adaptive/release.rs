@@ -13,7 +13,7 @@ use crate::page_set::{PageRange, PageSet, page_size};
 
 /// The most calls in a collect, a few milliseconds: pages here and there take one each, and what is
 /// left of them faults once more.
-const CALLS_MAX: u32 = 4096;
+pub(super) const CALLS_MAX: u32 = 4096;
 
 impl Adaptive {
     /// Releases hot pages of the blocks that the next scan does not re-arm, but this one did

@@ -1,6 +1,7 @@
 //! The technique on memory of this process, round by round: situations that no test from outside
 //! can cause at will.
 
+use super::release::CALLS_MAX;
 use super::{Adaptive, Costs, FalsePositiveCost, Precision};
 use crate::page_set::{PageRange, PageSet, page_size};
 use crate::region::Region;
@@ -269,4 +270,20 @@ fn pages_that_are_hot_at_once_are_released_at_once() {
     round(&mut watch);
     let (out, _) = round(&mut watch);
     assert!(out.is_empty(), "{out:?}");
+}
+
+/// Pages here and there take a call each to release, and a collect makes no more than so many.
+#[test]
+fn a_collect_releases_so_many_pages_that_lie_apart() {
+    let most = u64::from(CALLS_MAX);
+    let memory = Shared::new(4 * most);
+    let Some(mut watch) = watch(&memory) else {
+        return;
+    };
+    watch.costs = Costs::of(16_000, 1_500);
+    let hot = || (0..2 * most).map(|page| page * 2);
+    hot().for_each(|page| memory.write(page));
+    round(&mut watch);
+    let (out, _) = round(&mut watch);
+    assert_eq!(out, memory.pages(hot().take(CALLS_MAX as usize)));
 }
