@@ -1,10 +1,10 @@
 //! [`Meter`]: what a target did from one collect to the next, as far as its cost needs it: its
-//! processor time, its page faults, and by how many pages it grew.
+//! processor time, its page faults, by how many pages it grew, and whether processors were scarce.
 //!
-//! Both are open to everybody who sees the process: no privilege is needed, and none of them costs
+//! All are open to everybody who sees the process: no privilege is needed, and none of them costs
 //! the target anything.
 
-use crate::proc::status;
+use crate::proc::{pressure, status};
 use crate::sys::cpu_clock;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ struct Reading {
     cpu: Option<Duration>,
     minor_faults: Option<u64>,
     anonymous: Option<u64>,
+    /// For how long some process of the machine waited for a processor.
+    waited: Option<Duration>,
 }
 
 /// Reads a target's counters.
@@ -45,6 +47,8 @@ pub(super) struct Used {
     pub(super) minor_faults: Option<u64>,
     /// By how many pages of no file it grew.
     pub(super) grown: Option<u64>,
+    /// For how long some process of the machine waited for a processor.
+    pub(super) waited: Option<Duration>,
 }
 
 impl Meter {
@@ -75,15 +79,19 @@ impl Meter {
 
 impl Reading {
     fn since(self, before: Self) -> Used {
-        let cpu = self.cpu.zip(before.cpu);
+        let passed = |now: Option<Duration>, before: Option<Duration>| {
+            now.zip(before)
+                .map(|(now, before)| now.saturating_sub(before))
+        };
         let grown = |now: Option<u64>, before: Option<u64>| {
             now.zip(before)
                 .map(|(now, before)| now.saturating_sub(before))
         };
         Used {
-            cpu: cpu.map(|(now, before)| now.saturating_sub(before)),
+            cpu: passed(self.cpu, before.cpu),
             minor_faults: grown(self.minor_faults, before.minor_faults),
             grown: grown(self.anonymous, before.anonymous),
+            waited: passed(self.waited, before.waited),
         }
     }
 }
@@ -101,6 +109,7 @@ fn read(pid: u32, of: What) -> Reading {
             What::Process => status::anonymous_pages(pid),
             What::Ranges | What::Guest => None,
         },
+        waited: pressure::processors(),
     }
 }
 

@@ -149,9 +149,15 @@ impl Budget {
         self.weight.factor()
     }
 
-    /// When the next collect is due. It may become later while the target grows or faults.
+    /// When the next collect is due. Once that is over it may become later, because the target has
+    /// grown or faulted. Its counters are not read before, which for a hundred processes costs more
+    /// than their collects.
     pub(crate) fn next_collect(&self) -> Instant {
-        self.collected + self.interval().max(self.interval_of_what_is_known())
+        let due = self.collected + self.interval();
+        match due > Instant::now() {
+            true => due,
+            false => due.max(self.collected + self.interval_of_what_is_known()),
+        }
     }
 
     /// The interval that is needed by what the target has done since the last collect, within the
@@ -205,7 +211,9 @@ impl Budget {
         let stopped = spent.collect + spent.stopped + std::mem::take(&mut self.stopped);
         let round_ns = ns(spent.duration).max(1.0);
         let faulting_ns = faults as f64 * ns(self.fault);
-        let cost_ns = faulting_ns * stretch(used.cpu, faulting_ns, round_ns) + ns(stopped);
+        let stretch = stretch(used.cpu, faulting_ns, round_ns);
+        let competing_ns = ns(spent.collect) * competition(used.waited, stretch, round_ns);
+        let cost_ns = faulting_ns * stretch + ns(stopped) + competing_ns;
         self.pacer.spend(round_ns, cost_ns);
         let written = spent.reported - spent.false_positives.min(spent.reported);
         self.weight
@@ -269,6 +277,18 @@ fn stretch(cpu: Option<Duration>, faulting_ns: f64, round_ns: f64) -> f64 {
     let cpu_ns = cpu.map_or(round_ns, ns);
     let own_ns = (cpu_ns - faulting_ns).max(cpu_ns * OWN_MIN);
     round_ns / own_ns.max(round_ns * BUSY_MIN)
+}
+
+/// By how many times its processor time a collect costs a target more than that it stands still
+/// meanwhile, because processors are scarce. A collect then takes from the target, or from others
+/// that are tracked with it, what these would have used: so it may take no more than the share of
+/// what the target itself uses, which for one that mostly sleeps is little.
+///
+/// `waited`: for how long somebody waited for a processor; where it is unknown, processors count as
+/// scarce.
+fn competition(waited: Option<Duration>, stretch: f64, round_ns: f64) -> f64 {
+    let scarce = waited.map_or(1.0, |waited| (ns(waited) / round_ns).min(1.0));
+    scarce * (stretch - 1.0).max(0.0)
 }
 
 /// A share in percent, as it would be typed.
@@ -340,6 +360,23 @@ mod tests {
     }
 
     #[test]
+    fn a_collect_competes_where_processors_are_scarce() {
+        let of = |waited: Option<u64>, stretch| {
+            let waited = waited.map(Duration::from_millis);
+            competition(waited, stretch, 100.0 * MS)
+        };
+        // Idle processors, or a target that runs all the time: it stands still, and that is all.
+        assert_eq!((of(Some(0), 20.0), of(Some(100), 1.0)), (0.0, 0.0));
+        // Ten threads are not given anything back.
+        assert_eq!(of(Some(100), 0.1), 0.0);
+        // One that sleeps: twenty times in all.
+        assert_eq!((of(Some(100), 20.0), of(None, 20.0)), (19.0, 19.0));
+        assert!((of(Some(50), 5.0) - 2.0).abs() < 1e-9);
+        // The kernel counts on while it is read.
+        assert_eq!(of(Some(101), 20.0), 19.0);
+    }
+
+    #[test]
     fn a_target_that_is_too_dear_is_said_to_be_once() {
         let allowance = Allowance {
             share: 0.02,
@@ -389,6 +426,7 @@ mod tests {
         let ranges = Budget::of_ranges(allowance.clone(), own, fault, false);
         let mut memory = Scratch::new(4096 * page_size()).unwrap();
         (0..4096).for_each(|page| memory.write(page * page_size(), 1));
+        std::thread::sleep(2 * *allowance.intervals.start());
         // Four tenths of a second of faults, of which a hundredth of the time may be: 40 s for one
         // processor, but other tests run on all others, and count as this process.
         let due = grows.next_collect() - grows.collected;
@@ -419,6 +457,7 @@ mod tests {
         drop(memory);
         let mut memory = Scratch::new(4096 * page_size()).unwrap();
         fill(&mut memory);
+        std::thread::sleep(Duration::from_millis(2));
         let due = |budget: &Budget| budget.next_collect() - budget.collected;
         // As of memory that is being filled.
         assert!(
