@@ -478,6 +478,38 @@ mod tests {
     }
 
     #[test]
+    fn a_target_that_sleeps_pays_more_for_a_collect_where_others_wait() {
+        let allowance = Allowance {
+            share: 0.01,
+            intervals: Duration::from_millis(10)..=Duration::from_secs(10),
+        };
+        let mut sleeps = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let mut budget = Budget::new(allowance, sleeps.id(), Duration::ZERO, false);
+        let began = Instant::now();
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            for _ in 0..=2 * processors {
+                scope.spawn(|| while began.elapsed() < Duration::from_millis(100) {});
+            }
+        });
+        let (duration, collect) = (began.elapsed(), Duration::from_millis(1));
+        let overhead = budget.settle(Spent {
+            duration,
+            collect,
+            ..Spent::default()
+        });
+        sleeps.kill().unwrap();
+        sleeps.wait().unwrap();
+        let alone = collect.as_secs_f64() / duration.as_secs_f64();
+        assert!(overhead.share > 1.5 * alone, "{overhead:?}");
+        // For a twentieth of the time it counts as running.
+        assert!(overhead.share < 20.1 * alone, "{overhead:?}");
+    }
+
+    #[test]
     fn stops_of_the_consumer_count() {
         let allowance = Allowance {
             share: 0.01,
