@@ -89,6 +89,8 @@ pub struct Policy {
     table: Table,
     /// Histogram of the table; `None` if the table changed since.
     histogram: Option<Histogram>,
+    /// Bytes by score, where that is not the rank; `None` if the table changed since, or the order.
+    scores: Option<Histogram>,
     /// Number of windows since the last phase change.
     since_phase_change: u32,
     /// Number of windows since the first, or since the last phase change.
@@ -130,6 +132,7 @@ impl Policy {
             caps,
             table: Table::new(page_bytes),
             histogram: None,
+            scores: None,
             seen: 0,
             windows: 0,
         })
@@ -163,7 +166,7 @@ impl Policy {
         self.trial = (settings.tries_without_queue()).then(|| Trial::new(&settings));
         self.is_table_new = true;
         self.settings = settings;
-        self.histogram = None;
+        self.forget_counts();
         Ok(())
     }
 
@@ -171,14 +174,20 @@ impl Policy {
     pub fn set_layout(&mut self, runs: &[Run]) {
         self.table.set(runs, true);
         self.is_table_new = true;
-        self.histogram = None;
+        self.forget_counts();
     }
 
     /// Sets some pages and their tiers, in ascending order, and leaves all others as they are.
     pub fn add(&mut self, runs: &[Run]) {
         self.table.set(runs, false);
         self.is_table_new = true;
+        self.forget_counts();
+    }
+
+    /// Forgets how many bytes of each rank and score there are.
+    fn forget_counts(&mut self) {
         self.histogram = None;
+        self.scores = None;
     }
 
     /// Records the tier to which a page, or huge page, was moved.
@@ -191,7 +200,7 @@ impl Policy {
         self.change(address, |page| page.set_fixed(true));
     }
 
-    /// Changes a page and updates the histogram.
+    /// Changes a page and updates the histograms.
     fn change(&mut self, address: u64, change: impl FnOnce(&mut Page)) {
         let Some((page, bytes)) = self.table.unit_mut(address) else {
             return;
@@ -201,6 +210,10 @@ impl Policy {
         if let Some(histogram) = &mut self.histogram {
             let rank = self.degrees.rank(page, address);
             histogram.shift(before, page.kind(), rank, bytes);
+        }
+        if let Some(scores) = &mut self.scores {
+            let score = self.degrees.score(page, address);
+            scores.shift(before, page.kind(), score, bytes);
         }
     }
 
@@ -259,6 +272,7 @@ impl Policy {
         let observed = window.end(&mut touches);
         let mut noted = observed.noted;
         self.histogram = Some(observed.histogram);
+        self.scores = observed.scores;
         self.since_phase_change = self.since_phase_change.saturating_add(1);
         self.seen = self.seen.saturating_add(1);
         self.windows += 1;
@@ -291,13 +305,18 @@ impl Policy {
     }
 
     /// Returns the bytes of each score.
-    fn scores(&self) -> Histogram {
-        let score_max = self.settings.rank_max() * self.degrees.in_score();
-        let mut tally = Tally::new(score_max);
-        self.table.for_each(|address, bytes, page| {
-            tally.add(page.kind(), self.degrees.score(page, address), bytes);
-        });
-        tally.finish()
+    fn scores(&mut self) -> &Histogram {
+        if !self.settings.has_means() {
+            return self.histogram();
+        }
+        let (settings, table, degrees) = (&self.settings, &self.table, &self.degrees);
+        self.scores.get_or_insert_with(|| {
+            let mut tally = Tally::new(settings.rank_max() * degrees.in_score());
+            table.for_each(|address, bytes, page| {
+                tally.add(page.kind(), degrees.score(page, address), bytes);
+            });
+            tally.finish()
+        })
     }
 
     /// Returns the bytes in each tier.
@@ -331,15 +350,13 @@ impl Policy {
         }
         if let Some(orders) = &mut self.orders {
             orders.plan(&self.settings, capacity, self.seen);
-            self.degrees.set_order(orders.better(), &self.settings);
+            if self.degrees.set_order(orders.better(), &self.settings) {
+                self.scores = None;
+            }
         }
         let hot = self.degrees.score_of(self.place_rank());
         let margin = self.degrees.margin(self.seen);
-        let scores = match self.settings.has_means() {
-            true => &self.scores(),
-            false => self.histogram(),
-        };
-        let budget = plan::budget(scores, capacity, hot, margin);
+        let budget = plan::budget(self.scores(), capacity, hot, margin);
         self.pick(budget, |page, address| self.degrees.score(page, address))
     }
 

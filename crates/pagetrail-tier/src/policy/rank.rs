@@ -65,7 +65,12 @@ impl Degrees {
     /// What a page's place among all is by: ranks of its history and of a longer time together.
     #[inline]
     pub(super) fn score(&self, page: &Page, address: u64) -> u16 {
-        let rank = self.rank(page, address);
+        self.score_with(page, self.rank(page, address))
+    }
+
+    /// The score of a page of this rank.
+    #[inline]
+    pub(super) fn score_with(&self, page: &Page, rank: u16) -> u16 {
         match self.has_means {
             false => rank,
             true => {
@@ -75,11 +80,13 @@ impl Degrees {
         }
     }
 
-    /// Takes another order.
-    pub(super) fn set_order(&mut self, order: Order, settings: &Settings) {
-        if self.order != order {
+    /// Takes an order; returns whether that is another one.
+    pub(super) fn set_order(&mut self, order: Order, settings: &Settings) -> bool {
+        let is_another = self.order != order;
+        if is_another {
             *self = Self::new(settings, order);
         }
+        is_another
     }
 
     /// The windows that a mean is over, of those since a phase began and of all.

@@ -22,6 +22,8 @@ pub(super) struct Window<'a> {
     mask: u16,
     samples: Samples,
     tally: Tally,
+    /// Of scores, where these are not ranks.
+    scores: Option<Tally>,
     noted: Noted,
     /// The end of the last block.
     end: u64,
@@ -31,6 +33,9 @@ pub(super) struct Window<'a> {
 pub(super) struct Observed {
     pub(super) noted: Noted,
     pub(super) histogram: Histogram,
+    /// Bytes by score, where that is not the rank: with the ranks, since to go through all pages
+    /// once more takes longer than to count twice.
+    pub(super) scores: Option<Histogram>,
     /// Whether backed-off pages are not in use that should be.
     pub(super) contradicted: bool,
 }
@@ -55,6 +60,8 @@ impl<'a> Window<'a> {
             mask: u16::MAX >> (16 - settings.windows),
             samples: Samples::new(settings, number),
             tally: Tally::new(settings.rank_max()),
+            scores: (settings.has_means())
+                .then(|| Tally::new(settings.rank_max() * degrees.in_score())),
             noted: Noted::default(),
             end: 0,
         }
@@ -124,11 +131,14 @@ impl<'a> Window<'a> {
         self.count(page, address, bytes);
     }
 
-    /// Adds a page to the histogram.
+    /// Adds a page to the histograms.
     #[inline]
     fn count(&mut self, page: &Page, address: u64, bytes: u64) {
         let rank = self.degrees.rank(page, address);
         self.tally.add(page.kind(), rank, bytes);
+        if let Some(scores) = &mut self.scores {
+            scores.add(page.kind(), self.degrees.score_with(page, rank), bytes);
+        }
     }
 
     /// Ends the window after the last block.
@@ -138,6 +148,7 @@ impl<'a> Window<'a> {
             contradicted: self.samples.contradict(self.settings),
             noted: self.noted,
             histogram: self.tally.finish(),
+            scores: self.scores.map(Tally::finish),
         }
     }
 }
@@ -182,6 +193,49 @@ mod tests {
             let noted = policy.observe(&sample);
             assert_eq!(noted.unknown, accessed, "huge: {huge}");
             assert_eq!(noted.answered, 0);
+        }
+    }
+
+    /// Counted with the window and kept up to date by moves, they are what a pass over all pages
+    /// finds, whatever the order.
+    #[test]
+    fn bytes_by_rank_and_score_stay_right() {
+        let caps = SourceCaps {
+            accesses: true,
+            ..SourceCaps::default()
+        };
+        let mut policy = Policy::new(Settings::default(), caps, PAGE).unwrap();
+        let run = |range, place, huge| Run {
+            range,
+            place,
+            huge,
+            fixed: false,
+        };
+        let block = BLOCK_PAGES * PAGE;
+        let range = |from, to| PageRange::new(from * block, to * block).unwrap();
+        policy.set_layout(&[
+            run(range(0, 1), Place::Fast, true),
+            run(range(1, 3), Place::Fast, false),
+            run(range(3, 8), Place::Slow, false),
+        ]);
+        policy.begin_period();
+        for window in 0..40 {
+            let accessed = pages(window * 40, window * 40 + 700).union(&pages(3000, 3600));
+            policy.observe(&Sample {
+                accessed: Some(accessed),
+                written: None,
+            });
+            assert!(policy.scores.is_some(), "they were not counted");
+            let plan = policy.plan(3 * block);
+            for (units, place) in [(&plan.demote, Place::Slow), (&plan.promote, Place::Fast)] {
+                let moved = units.iter().map(|unit| unit.address);
+                moved.for_each(|address| policy.moved(address, place));
+            }
+            policy.fix((1000 + window) * PAGE);
+            let counted = (policy.histogram().clone(), policy.scores().clone());
+            policy.forget_counts();
+            let anew = (policy.histogram().clone(), policy.scores().clone());
+            assert_eq!(counted, anew, "window {window}");
         }
     }
 }
