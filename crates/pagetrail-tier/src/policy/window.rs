@@ -131,8 +131,9 @@ impl<'a> Window<'a> {
         self.count(page, address, bytes);
     }
 
-    /// Adds a page to the histograms.
-    #[inline]
+    /// Adds a page to the histograms. Left to the compiler, this is a call for each page, which
+    /// takes 4% of a window more.
+    #[inline(always)]
     fn count(&mut self, page: &Page, address: u64, bytes: u64) {
         let rank = self.degrees.rank(page, address);
         self.tally.add(page.kind(), rank, bytes);
