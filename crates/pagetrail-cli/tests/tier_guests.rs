@@ -11,6 +11,8 @@
 )]
 
 mod common;
+#[path = "tier_guests/kernel.rs"]
+mod kernel;
 
 use std::env;
 use std::fs;

@@ -11,8 +11,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
 use pagetrail::{PageRange, PageSet, mapped_pages};
-use pagetrail_tier::Place;
 use pagetrail_tier::mover::{Mover, NodeMover, NodeOptions};
+use pagetrail_tier::{Place, Unit};
 use rustix::thread::disable_transparent_huge_pages;
 
 use super::running::Running;
@@ -117,6 +117,40 @@ impl Inner {
             program_pages: (plan.program_mib << 20) / PAGE,
             memory: PageRange::new(0, plan.memory_mib << 20).unwrap_or(nothing),
             parts: Vec::new(),
+        }
+    }
+
+    /// Faults of the monitor's threads, accesses of its guest among them, that took no disk.
+    pub(crate) fn faults(&self) -> u64 {
+        let path = format!("/proc/{}/stat", self.pid());
+        let text = fs::read_to_string(path).expect("it runs");
+        // After the name, which may hold anything.
+        let fields = text.rsplit(") ").next().unwrap_or_default();
+        let faults = fields.split(' ').nth(7);
+        faults
+            .and_then(|field| field.parse().ok())
+            .expect("a number")
+    }
+
+    /// Moves all guest memory to the slow node but for its program's pages outside this hot set,
+    /// which go to the fast one.
+    pub(crate) fn leave_on_slow_node(&self, set: u64) {
+        let others = (0..SETS).filter(|other| *other != set).map(Some);
+        let mut fast = self.pages_of(None);
+        for other in others {
+            fast.extend(self.pages_of(other));
+        }
+        let all = PageSet::from_iter([self.memory]);
+        let mut mover = NodeMover::new(self.pid(), NodeOptions::default());
+        for (pages, place) in [(all, Place::Slow), (fast, Place::Fast)] {
+            let mapped = mapped_pages(self.pid(), &pages).expect("it runs");
+            let unit = |address| Unit {
+                address,
+                bytes: PAGE,
+                rank: 0,
+            };
+            let units: Vec<Unit> = mapped.present.iter_units(PAGE).map(unit).collect();
+            mover.carry_out(&units, place, BOOT_MAX);
         }
     }
 
