@@ -323,6 +323,15 @@ fn a_guest_is_recorded_within_a_budget() {
         let length = round["duration_ms"].as_f64().expect("a length");
         assert!(length >= 5.0, "{round}");
     }
+    // One that costs more than it may is followed by one that is as much longer.
+    let number = |round: &Value, name: &str| round[name].as_f64().expect("a number");
+    for pair in rounds[..rounds.len() - 1].windows(2) {
+        let cost = number(&pair[0]["overhead"], "cost");
+        let needed = (number(&pair[0], "duration_ms") * cost / 0.01).min(100.0);
+        // Rounds that are due within a quarter of the shortest interval are taken together.
+        let least = needed * 0.9 - 1.25;
+        assert!(number(&pair[1], "duration_ms") >= least, "{pair:?}");
+    }
 }
 
 /// The script's shell, two programs that it starts, a pipe, and the program that takes its place.

@@ -109,3 +109,97 @@ impl Subject {
         }
     }
 }
+
+/// Whether a guest's round is to be taken: its budget allows one by `due`, if that is given, or it
+/// has sent one by itself.
+pub(crate) fn is_guest_due(source: &mut dyn DirtySource, due: Option<Instant>) -> bool {
+    let next = source.next_collect();
+    next.zip(due).is_none_or(|(next, due)| next <= due)
+        || source.wait(Duration::ZERO) != State::Running
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use pagetrail::{Error, Held, Region, Result, UntrackedRegion};
+
+    use super::*;
+
+    /// A guest whose next round is due then, and which has sent one by itself or not.
+    struct Guest {
+        next: Option<Instant>,
+        state: State,
+    }
+
+    impl Guest {
+        fn nothing<T>() -> Result<T> {
+            let (what, source) = ("a test".into(), io::Error::other("nothing here"));
+            Err(Error::Io { what, source })
+        }
+    }
+
+    impl DirtySource for Guest {
+        fn pid(&self) -> u32 {
+            1
+        }
+
+        fn technique_name(&self) -> &'static str {
+            "none"
+        }
+
+        fn reason(&self) -> &'static str {
+            ""
+        }
+
+        fn attach_stopped(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn regions(&self) -> &[Region] {
+            &[]
+        }
+
+        fn untracked(&self) -> &[UntrackedRegion] {
+            &[]
+        }
+
+        fn wait(&mut self, _: Duration) -> State {
+            self.state
+        }
+
+        fn collect(&mut self) -> Result<Round<'_>> {
+            Self::nothing()
+        }
+
+        fn next_collect(&self) -> Option<Instant> {
+            self.next
+        }
+
+        fn release_exit(&mut self) {}
+
+        fn hold(&mut self) -> Result<Box<dyn Held>> {
+            Self::nothing()
+        }
+
+        fn collect_held(&mut self, _: &dyn Held) -> Result<Round<'_>> {
+            Self::nothing()
+        }
+    }
+
+    #[test]
+    fn a_guest_is_due_when_its_budget_allows_or_it_has_sent_a_round() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let is_due = |next, state, due| is_guest_due(&mut Guest { next, state }, due);
+        assert!(!is_due(Some(later), State::Running, Some(now)));
+        assert!(is_due(Some(now), State::Running, Some(later)));
+        // Without a budget, and in the last round.
+        assert!(is_due(None, State::Running, Some(now)));
+        assert!(is_due(Some(later), State::Running, None));
+        // A ring that is full, the end.
+        for state in [State::Ready, State::Exiting, State::Ended(None)] {
+            assert!(is_due(Some(later), state, Some(now)), "{state:?}");
+        }
+    }
+}

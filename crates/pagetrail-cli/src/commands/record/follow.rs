@@ -14,7 +14,7 @@ use crate::exit;
 use crate::recording::stacks::Sampling;
 use crate::session::find;
 use crate::session::start::{self, Named};
-use crate::session::subject::Subject;
+use crate::session::subject::{self, Subject};
 
 impl Session<'_> {
     /// Adds the processes with which the recording begins.
@@ -75,8 +75,10 @@ impl Session<'_> {
                     taken = true;
                 }
                 Subject::Guest(source) => {
-                    recorder.take_round(0, &mut **source)?;
-                    taken = true;
+                    if subject::is_guest_due(&mut **source, due) {
+                        recorder.take_round(0, &mut **source)?;
+                        taken = true;
+                    }
                 }
                 Subject::Tree(tree) => {
                     for change in tree.follow() {

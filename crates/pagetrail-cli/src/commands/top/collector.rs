@@ -12,7 +12,7 @@ use pagetrail_vm::{GuestChange, GuestMember, GuestTree};
 
 use crate::recording::stacks::Sampling;
 use crate::session::start::{self, Named};
-use crate::session::subject::Subject;
+use crate::session::subject::{self, Subject};
 
 /// Longest time until the end of the program is handled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -190,7 +190,12 @@ impl<'a> Collector<'a> {
     /// Takes a round of each process that is due by then, or of all; of new ones, too.
     fn take_rounds(&mut self, subject: &mut Subject, due: Option<Instant>) -> Result<()> {
         let tree = match subject {
-            Subject::Guest(source) => return self.take_round(0, &mut **source),
+            Subject::Guest(source) => {
+                return match subject::is_guest_due(&mut **source, due) {
+                    true => self.take_round(0, &mut **source),
+                    false => Ok(()),
+                };
+            }
             Subject::Guests(tree) => return self.take_guests(tree),
             Subject::Tree(tree) => tree,
         };
