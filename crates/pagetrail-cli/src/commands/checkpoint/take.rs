@@ -252,7 +252,19 @@ impl Session<'_> {
             {
                 schedule.set_next_within(next, now, DURATION_MAX);
             }
-            if !self.wait_until(schedule.deadline(), taken) {
+            let mut goes_on = self.wait_until(schedule.deadline(), taken);
+            // It becomes later while the process fills memory.
+            while goes_on
+                && failure.is_none()
+                && let Some(next) = self.process.next_checkpoint()
+                && next > Instant::now()
+            {
+                goes_on = self.wait_until(next, taken);
+                if Instant::now() < next {
+                    break; // A guest has something to take.
+                }
+            }
+            if !goes_on {
                 break;
             }
         }
