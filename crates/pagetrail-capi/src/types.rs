@@ -275,7 +275,8 @@ pub struct RoundInfo {
 pub struct Overhead {
     /// The share of the target's time that tracking may cost.
     pub allowed: f64,
-    /// The share that this round cost.
+    /// The share that this round cost. Where processors are scarce, the time of a collect counts
+    /// more in it than in stopped_ns: for a target that mostly sleeps, up to twenty times.
     pub share: f64,
     /// Page faults that tracking caused in this round.
     pub faults: u64,

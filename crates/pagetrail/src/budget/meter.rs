@@ -8,17 +8,14 @@ use crate::proc::{pressure, status};
 use crate::sys::cpu_clock;
 use std::time::Duration;
 
-/// Field 10 of `proc_pid_stat(5)`, `minflt`, counted from the state, which is field 3.
-const MINOR_FAULTS: usize = 10 - 3;
-
 /// What a target has used since it began.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reading {
     cpu: Option<Duration>,
     minor_faults: Option<u64>,
     anonymous: Option<u64>,
-    /// For how long some process of the machine waited for a processor.
-    waited: Option<Duration>,
+    /// For how long some process of the machine waited for a processor; it may fall.
+    waited_us: Option<i64>,
 }
 
 /// Reads a target's counters.
@@ -56,7 +53,7 @@ impl Meter {
         Self {
             pid,
             of,
-            last: read(pid, of),
+            last: read_all(pid, of),
         }
     }
 
@@ -67,11 +64,11 @@ impl Meter {
 
     /// What the target used since the last call.
     pub(super) fn used(&mut self) -> Used {
-        let now = read(self.pid, self.of);
+        let now = read_all(self.pid, self.of);
         now.since(std::mem::replace(&mut self.last, now))
     }
 
-    /// What the target has used since then so far.
+    /// What the target has used since then so far; not whether processors were scarce.
     pub(super) fn so_far(&self) -> Used {
         read(self.pid, self.of).since(self.last)
     }
@@ -91,25 +88,34 @@ impl Reading {
             cpu: passed(self.cpu, before.cpu),
             minor_faults: grown(self.minor_faults, before.minor_faults),
             grown: grown(self.anonymous, before.anonymous),
-            waited: passed(self.waited, before.waited),
+            waited: self.waited_us.zip(before.waited_us).map(|(now, before)| {
+                let waited = now.saturating_sub(before);
+                Duration::from_micros(waited.max(0) as u64)
+            }),
         }
     }
 }
 
+fn read_all(pid: u32, of: What) -> Reading {
+    Reading {
+        waited_us: pressure::processors_us(),
+        ..read(pid, of)
+    }
+}
+
+/// Reads what the target has used.
 fn read(pid: u32, of: What) -> Reading {
-    let fields = match of {
-        What::Process | What::Ranges => status::stat_fields(pid),
-        What::Guest => Vec::new(),
-    };
-    let number = |field: usize| fields.get(field).and_then(|field| field.parse().ok());
     Reading {
         cpu: cpu_clock::cpu_time(pid),
-        minor_faults: number(MINOR_FAULTS),
+        minor_faults: match of {
+            What::Process | What::Ranges => status::minor_faults(pid),
+            What::Guest => None,
+        },
         anonymous: match of {
             What::Process => status::anonymous_pages(pid),
             What::Ranges | What::Guest => None,
         },
-        waited: pressure::processors(),
+        waited_us: None,
     }
 }
 

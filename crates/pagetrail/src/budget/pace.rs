@@ -23,7 +23,10 @@ use std::time::{Duration, Instant};
 /// let bounds = Duration::from_secs(1)..=Duration::from_secs(60);
 /// let mut pace = Pace::new(pid, Technique::PagemapScan, 0.03, bounds)?;
 /// loop {
-///     std::thread::sleep(pace.next().saturating_duration_since(Instant::now()));
+///     // It becomes later while memory is being filled.
+///     while pace.next() > Instant::now() {
+///         std::thread::sleep(pace.next().saturating_duration_since(Instant::now()));
+///     }
 ///     // Here work is done that reports 2,000 pages and stops the target for 3 ms.
 ///     let overhead = pace.spend(2000, Duration::from_millis(3));
 ///     println!("{overhead:?}");
@@ -98,7 +101,8 @@ impl Pace {
         })
     }
 
-    /// When the present interval is to end.
+    /// When the present interval is to end. Once that is over it may become later, because the
+    /// target has grown or faulted, so ask again.
     pub fn next(&self) -> Instant {
         self.budget.next_collect()
     }

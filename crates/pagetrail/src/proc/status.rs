@@ -100,14 +100,34 @@ pub(crate) fn stat_fields(pid: u32) -> Vec<String> {
     fields.split_whitespace().map(String::from).collect()
 }
 
+/// The page faults of a process that needed no input (field 10 of `proc_pid_stat(5)`, `minflt`).
+/// `None` if they cannot be read. Does not allocate, as a collect must not.
+pub(crate) fn minor_faults(pid: u32) -> Option<u64> {
+    // The name has 15 bytes at most, and the numbers before the field 20 each.
+    let mut room = [0; 512];
+    let text = text::read(format_args!("/proc/{pid}/stat"), &mut room).ok()?;
+    // The name is in parentheses, and may have some itself; the state, which is field 3, follows.
+    let name_end = text.iter().rposition(|&byte| byte == b')')?;
+    field(&text[name_end + 1..], 10 - 3)
+}
+
 /// The pages of a process that are in memory and of no file (`proc_pid_statm(5)`: resident, less
-/// shared): exact within some pages for each processor. `None` if they cannot be read.
+/// shared): exact within some pages for each processor. `None` if they cannot be read. Does not
+/// allocate.
 pub(crate) fn anonymous_pages(pid: u32) -> Option<u64> {
-    let text = whole(&format!("/proc/{pid}/statm")).ok()?;
-    let mut fields = text.split_whitespace().skip(1);
-    let mut next = || fields.next()?.parse::<u64>().ok();
-    let (resident, of_files) = (next()?, next()?);
-    Some(resident.saturating_sub(of_files))
+    let mut room = [0; 256];
+    let text = text::read(format_args!("/proc/{pid}/statm"), &mut room).ok()?;
+    Some(field(text, 1)?.saturating_sub(field(text, 2)?))
+}
+
+/// A number in a text, the first being 0.
+fn field(text: &[u8], number: usize) -> Option<u64> {
+    let mut fields = text.split(u8::is_ascii_whitespace);
+    let field = fields
+        .by_ref()
+        .filter(|field| !field.is_empty())
+        .nth(number)?;
+    std::str::from_utf8(field).ok()?.parse().ok()
 }
 
 /// The thread IDs of a process, the main thread first.
@@ -226,6 +246,10 @@ mod tests {
             // A thread has a `stat` under its own number.
             let parent = rustix::process::getppid().map_or(0, |parent| parent.as_raw_pid());
             assert_eq!(stat_fields(tid)[1].parse(), Ok(parent));
+            // It may fault meanwhile.
+            let faults = || stat_fields(tid)[10 - 3].parse::<u64>().unwrap();
+            let (before, seen, after) = (faults(), minor_faults(tid).unwrap(), faults());
+            assert!((before..=after).contains(&seen), "{before} {seen} {after}");
             drop(send);
             thread.join().unwrap();
         }

@@ -14,7 +14,8 @@ use std::time::Duration;
 pub struct Overhead {
     /// The share of the target's time that tracking may cost.
     pub allowed: f64,
-    /// The share that this round cost.
+    /// The share that this round cost. Where processors are scarce, the time of a collect counts
+    /// more in it than in [`Self::stopped`]: for a target that mostly sleeps, up to twenty times.
     pub share: f64,
     /// Page faults that tracking caused in this round.
     pub faults: u64,

@@ -132,6 +132,7 @@ impl Attached {
             children: BTreeSet::new(),
             attach_stopped: image.stopped + stopped,
             budget,
+            settling: Duration::ZERO,
             config,
         })
     }

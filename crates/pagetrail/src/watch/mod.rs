@@ -85,6 +85,8 @@ pub struct Watch {
     attach_stopped: Duration,
     /// Keeps what tracking costs the target within bounds, if the consumer has set any.
     budget: Option<Budget>,
+    /// Processor time of the last settling of the budget, which counts as part of the next collect.
+    settling: Duration,
 }
 
 impl Watch {
@@ -226,8 +228,10 @@ impl Watch {
             overhead: None,
         };
         if let Some(before) = cpu_before {
-            let collect = cpu_clock::of_this_thread().saturating_sub(before);
+            let now = cpu_clock::of_this_thread();
+            let collect = now.saturating_sub(before) + std::mem::take(&mut self.settling);
             info.overhead = self.settle(&info, collect, collected.reported);
+            self.settling = cpu_clock::of_this_thread().saturating_sub(now);
         }
         self.rounds.of(access_kind).info = Some(info);
         Ok(info)
@@ -254,9 +258,10 @@ impl Watch {
     /// number of pages is always enough.
     ///
     /// On ranges of the own process, with `pagemap-scan` or `mprotect`, neither [`Self::collect`]
-    /// nor [`Round::commit`] then allocates, as a garbage collector at a safepoint needs it. Three
+    /// nor [`Round::commit`] then allocates, as a garbage collector at a safepoint needs it. Four
     /// things may still take memory: pages that are touched for the first time, mappings that
-    /// change, and a collect while an older round is not committed.
+    /// change, a collect while an older round is not committed, and the note that a budget is not
+    /// kept, or is kept again.
     pub fn reserve(&mut self, ranges: usize) {
         for pending in self.rounds.all() {
             pending.written.reserve(ranges);

@@ -28,7 +28,7 @@ impl WatchBuilder {
     /// ```no_run
     /// # fn main() -> pagetrail::Result<()> {
     /// # let pid = 1234;
-    /// use pagetrail::{Target, Watch};
+    /// use pagetrail::{State, Target, Watch};
     /// use std::time::{Duration, Instant};
     /// let mut watch = Watch::builder()
     ///     .target(Target::process(pid)?)
@@ -36,8 +36,13 @@ impl WatchBuilder {
     ///     .intervals(Duration::from_millis(20)..=Duration::from_secs(1))
     ///     .start()?;
     /// loop {
-    ///     let due = watch.next_collect().unwrap_or_else(Instant::now);
-    ///     watch.wait(due.saturating_duration_since(Instant::now()));
+    ///     // It becomes later while memory is being filled.
+    ///     while let Some(due) = watch.next_collect().filter(|due| *due > Instant::now()) {
+    ///         let left = due.saturating_duration_since(Instant::now());
+    ///         if let State::Ended(_) = watch.wait(left) {
+    ///             return Ok(());
+    ///         }
+    ///     }
     ///     let round = watch.collect()?;
     ///     println!("{} pages, {:?}", round.dirty().page_count(), round.overhead());
     ///     round.commit();
