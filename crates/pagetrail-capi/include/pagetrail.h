@@ -522,7 +522,8 @@ typedef struct {
      */
     double allowed;
     /**
-     * The share that this round cost.
+     * The share that this round cost. Where processors are scarce, the time of a collect counts
+     * more in it than in stopped_ns: for a target that mostly sleeps, up to twenty times.
      */
     double share;
     /**
