@@ -5,13 +5,15 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::address::{AgentAddress, ListenAddress};
 use crate::sys::vsock;
@@ -37,7 +39,7 @@ impl Stream {
     pub(super) fn connect(address: &AgentAddress, timeout: Duration) -> io::Result<Self> {
         Self::new(match address {
             AgentAddress::Vsock { cid, port } => vsock::connect(*cid, *port)?,
-            AgentAddress::Unix(path) => UnixStream::connect(path)?.into(),
+            AgentAddress::Unix(path) => unix(path)?,
             AgentAddress::Tcp(address) => TcpStream::connect_timeout(address, timeout)?.into(),
         })
     }
@@ -67,6 +69,22 @@ impl Stream {
     }
 }
 
+/// Connects to a socket in the file system, at once or never: where the queue of its listener is
+/// full, `connect(2)` waits for ever (`unix_wait_for_peer` in `net/unix/af_unix.c`), and QEMU
+/// accepts one host at a time.
+fn unix(path: &Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(socket),
+        Err(Errno::AGAIN) => Err(io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "the queue of its listener is full: it serves another host, or hangs",
+        )),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "nothing came in time")
 }
@@ -76,7 +94,7 @@ fn wait(fd: impl AsFd, flags: PollFlags, timeout: Duration) -> io::Result<bool> 
     let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
     match poll(&mut [PollFd::new(&fd, flags)], Some(&timeout)) {
         Ok(ready) => Ok(ready > 0),
-        Err(rustix::io::Errno::INTR) => Ok(false),
+        Err(Errno::INTR) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -189,7 +207,7 @@ fn from_device(port: &File, timeout: Duration) -> io::Result<Option<Stream>> {
     let timespec = Timespec::try_from(timeout).map_err(io::Error::other)?;
     let mut asked = [PollFd::new(&fd, PollFlags::IN)];
     match poll(&mut asked, Some(&timespec)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Ok(_) | Err(Errno::INTR) => {}
         Err(errno) => return Err(errno.into()),
     }
     let found = asked[0].revents();

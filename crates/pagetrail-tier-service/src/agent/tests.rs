@@ -5,13 +5,16 @@ use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pagetrail::{Capabilities, PageRange, PageSet, Technique};
 use pagetrail_tier::source::{Frames, Source};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 
 use super::guest::{Guest, TIMEOUT};
 use super::stream::Stream;
@@ -373,6 +376,30 @@ fn a_host_does_not_wait_for_ever() {
     assert!(refused.is_some());
     // It has let go of the connection.
     slow.join().unwrap();
+}
+
+/// QEMU serves one host, and has a queue for one more. A daemon that waited for a place in it would
+/// not end either.
+#[test]
+fn a_full_queue_is_an_error_and_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let listener = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 0).unwrap();
+    let (said, heard) = mpsc::channel();
+    let address = AgentAddress::Unix(path);
+    thread::spawn(move || {
+        let connect = |_| Stream::connect(&address, Duration::from_secs(1));
+        let all: Vec<_> = (0..3).map(connect).collect();
+        let _ = said.send(all);
+    });
+    let all = heard.recv_timeout(Duration::from_secs(5));
+    let errors = all.expect("it waits").into_iter().filter_map(Result::err);
+    let errors: Vec<String> = errors.map(|error| error.to_string()).collect();
+    assert_eq!(errors.len(), 2, "{errors:?}");
+    assert!(errors[0].contains("is full"), "{errors:?}");
 }
 
 /// Otherwise it would be asked again and again, and its guest never be watched.
