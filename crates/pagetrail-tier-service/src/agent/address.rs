@@ -115,6 +115,8 @@ impl<'de> Deserialize<'de> for AgentAddress {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -145,6 +147,29 @@ mod tests {
         }
         for wrong in ["", "vsock:", "vsock:3:4", "unix:a", "host", "/tmp/a"] {
             assert!(wrong.parse::<ListenAddress>().is_err(), "{wrong}");
+        }
+    }
+    /// The families of sockets that an agent is reached by.
+    fn families(address: &AgentAddress) -> &'static [&'static str] {
+        match address {
+            AgentAddress::Vsock { .. } => &["AF_VSOCK"],
+            AgentAddress::Unix(_) => &["AF_UNIX"],
+            AgentAddress::Tcp(_) => &["AF_INET", "AF_INET6"],
+        }
+    }
+
+    #[test]
+    fn the_unit_for_systemd_lets_agents_be_reached() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let unit = root.join("docs/examples/pagetrail-tier.service");
+        let unit = std::fs::read_to_string(unit).unwrap();
+        let setting = "RestrictAddressFamilies=";
+        let allowed = unit.lines().find_map(|line| line.strip_prefix(setting));
+        let allowed: Vec<&str> = allowed.unwrap().split_whitespace().collect();
+        for address in ["vsock:3:9466", "unix:/run/a.sock", "127.0.0.1:9466"] {
+            for family in families(&address.parse().unwrap()) {
+                assert!(allowed.contains(family), "{address}: {allowed:?}");
+            }
         }
     }
 }
