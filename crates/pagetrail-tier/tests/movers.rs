@@ -23,6 +23,8 @@ struct Fake {
     stuck: BTreeMap<u64, Errno>,
     /// After so many calls the process is gone.
     calls_left: AtomicUsize,
+    /// A node that the process's cpuset does not allow.
+    forbidden: Option<u32>,
 }
 
 impl Fake {
@@ -32,6 +34,7 @@ impl Fake {
             room,
             stuck: BTreeMap::new(),
             calls_left: AtomicUsize::new(usize::MAX),
+            forbidden: None,
         }
     }
 
@@ -66,6 +69,9 @@ impl Kernel for &Fake {
     ) -> Result<(), Errno> {
         if self.is_gone() {
             return Err(Errno::SRCH);
+        }
+        if self.forbidden == Some(node) {
+            return Err(Errno::ACCESS);
         }
         let mut nodes = self.nodes.lock().unwrap();
         for (address, state) in addresses.iter().zip(states) {
@@ -165,6 +171,16 @@ fn every_failure_has_its_reason_and_stops_nobody_else() {
         (Reason::Refused, 1),
     ];
     assert_eq!(outcome.failures(), expected.into());
+}
+
+/// `EACCES` of the call as a whole says nothing of its pages.
+#[test]
+fn a_node_that_a_cpuset_does_not_allow_is_refused() {
+    let mut fake = Fake::new(100, 1000);
+    fake.forbidden = Some(0);
+    let mut mover = NodeMover::with_kernel(1, options(10), &fake);
+    let outcome = mover.carry_out(&units(0..100), Place::Fast, FOREVER);
+    assert_eq!(outcome.failures(), [(Reason::Refused, 100)].into());
 }
 
 #[test]

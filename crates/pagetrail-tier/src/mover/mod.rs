@@ -27,13 +27,14 @@ pub enum Reason {
     NoRoom,
     /// It was in use, by a device or another migration: `EBUSY`.
     Busy,
-    /// Other processes map it as well: `EACCES`.
+    /// Other processes map it as well: `EACCES` of the page.
     Shared,
     /// It is not in memory, or no longer mapped: `ENOENT`, `EFAULT`.
     Absent,
     /// The process has ended: `ESRCH`.
     Ended,
-    /// The kernel refuses: `EPERM`, `EINVAL` and similar errors.
+    /// The kernel refuses: `EPERM`, `EINVAL` and similar errors, or `EACCES` of the whole call,
+    /// because the target's cpuset does not allow the node.
     Refused,
     /// The time for moving ended, or fast memory was full, before this page was reached.
     NotTried,

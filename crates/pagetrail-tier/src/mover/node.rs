@@ -207,6 +207,9 @@ impl<K: Kernel> NodeMover<K> {
         let outcome = self.kernel.to_node(self.pid, &addresses, node, &mut states);
         let otherwise = match outcome {
             Ok(()) => Reason::Busy,
+            // Of the call as a whole: the target's cpuset does not allow the node (`do_pages_move`
+            // in `mm/migrate.c`). Of a page it means that others map it.
+            Err(Errno::ACCESS) => Reason::Refused,
             Err(errno) => reason(errno),
         };
         states
