@@ -22,6 +22,9 @@ use crate::pressure;
 use crate::process::Process;
 use crate::status::{Status, TargetStatus, Weights};
 
+#[cfg(test)]
+mod tests;
+
 /// Time from one search for new processes to the next.
 const SEARCH_EVERY: Duration = Duration::from_secs(2);
 /// Shortest time after which the status that is served is made anew.
@@ -286,10 +289,10 @@ impl Daemon {
                 .position(|kept| kept.target.name == target.name);
             let mut kept = Kept::new(target.clone());
             if let Some(mut known) = known.map(|index| before.swap_remove(index)) {
-                let same_source = known.target.source == target.source;
+                let same_window = self.config.window == config.window;
                 let is_guest = known.is_guest_of(target);
                 kept.is_started = is_guest && known.is_started;
-                if same_memory && same_source {
+                if same_memory && known.is_watched_as(target, same_window) {
                     let means = find::processes(target);
                     known
                         .processes

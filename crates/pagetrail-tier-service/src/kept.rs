@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use pagetrail_tier::Error;
 
-use crate::config::{Config, Target, Vm};
+use crate::config::{Config, SourceKind, Target, Vm};
 use crate::daemon::{StartGuest, machine_limit};
 use crate::find;
 use crate::history::History;
@@ -140,6 +140,17 @@ impl Kept {
         self.target.guest.is_some() && self.target.guest == target.guest
     }
 
+    /// Whether the processes of a target of another configuration are watched as this one's are, so
+    /// that they can stay.
+    pub(crate) fn is_watched_as(&self, target: &Target, is_same_window: bool) -> bool {
+        let own = &self.target;
+        let is_alike = (own.source, &own.agent, own.vm.is_some())
+            == (target.source, &target.agent, target.vm.is_some());
+        // DAMON, and the time that an agent has, are set by the window once.
+        let has_window = own.source == SourceKind::Damon || own.agent.is_some();
+        is_alike && (is_same_window || !has_window)
+    }
+
     /// Gives every process its turn; those that have ended are let go.
     pub(crate) fn turn(
         &mut self,
@@ -246,6 +257,32 @@ mod tests {
         assert!(ambiguous(&named, &[9], &[7]).is_some(), "7 is not asked");
         for many in ["vm = \"/machine.slice\"", "command = \"web1\""] {
             assert_eq!(ambiguous(&target(many), &[7, 9], &[]), None);
+        }
+    }
+
+    #[test]
+    fn who_is_watched_in_another_way_is_watched_anew() {
+        let pid = target("pid = 7");
+        let of = |what: &str| Kept::new(target(what));
+        assert!(Kept::new(pid.clone()).is_watched_as(&pid, false));
+        for (before, after) in [
+            ("pid = 7", "pid = 7\nsource = \"turns\""),
+            ("pid = 7", "vm = 7"),
+            ("vm = 7", "vm = 7\nagent = \"vsock:3:9466\""),
+            ("vm = 7\nagent = \"vsock:3:9466\"", "vm = 7"),
+            (
+                "vm = 7\nagent = \"vsock:3:9466\"",
+                "vm = 7\nagent = \"vsock:4:9466\"",
+            ),
+        ] {
+            assert!(!of(before).is_watched_as(&target(after), true), "{after}");
+        }
+        for told in [
+            "pid = 7\nsource = \"damon\"",
+            "vm = 7\nagent = \"vsock:3:9466\"",
+        ] {
+            assert!(of(told).is_watched_as(&target(told), true), "{told}");
+            assert!(!of(told).is_watched_as(&target(told), false), "{told}");
         }
     }
 

@@ -43,6 +43,11 @@ fn command_line(pid: u32) -> String {
     line.chars().take(60).collect()
 }
 
+/// How long a process's pages are moved in a window: somebody else's turn comes, too.
+fn time_to_move(config: &Config) -> Duration {
+    config.window / 2
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Phase {
     /// Windows of a period run.
@@ -178,8 +183,7 @@ impl Process {
             settings: config.settings(&source.info()),
             // What it may use is said before its first window.
             capacity: 0,
-            // Somebody else's turn comes, too.
-            timeout: Some(config.window / 2),
+            timeout: Some(time_to_move(config)),
         };
         let now = Instant::now();
         Ok(Self {
@@ -242,8 +246,15 @@ impl Process {
     pub(crate) fn reload(&mut self, config: &Config) -> Result<()> {
         let settings = config.settings(&self.tier_loop.info());
         self.tier_loop.set_settings(settings)?;
+        self.tier_loop.set_timeout(Some(time_to_move(config)));
         self.phase = Phase::Waiting(Instant::now());
         Ok(())
+    }
+
+    /// How long its pages are moved in a window.
+    #[cfg(test)]
+    pub(crate) fn time_to_move(&self) -> Option<Duration> {
+        self.tier_loop.timeout()
     }
 
     pub(crate) fn status(&mut self) -> ProcessStatus {

@@ -423,6 +423,16 @@ impl TierLoop {
         self.capacity = bytes;
     }
 
+    /// Sets the longest time for moving pages after a window; `None` for no limit.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    /// Returns the longest time for moving pages after a window; `None` for no limit.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
     /// Says what becomes of plans from now on. Sampling and planning go on in any case.
     pub fn set_moves(&mut self, moves: Moves) {
         self.moves = moves;
