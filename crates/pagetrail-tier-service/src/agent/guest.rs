@@ -12,7 +12,7 @@ use pagetrail_tier::{Error, Result, Sample, SourceCaps};
 use super::address::AgentAddress;
 use super::layout::Layout;
 use super::stream::Stream;
-use super::wire::{Answer, Hello, Memory, Request};
+use super::wire::{self, Answer, Hello, Memory, Request};
 use crate::monitor;
 
 /// For an answer at least, where other targets wait meanwhile.
@@ -57,6 +57,7 @@ impl Guest {
                  memory is laid out in a way that is not known"
             )));
         };
+        link.body_max = wire::body_max(layout.pages());
         Ok(Self {
             info: info(&hello),
             link,
@@ -128,7 +129,12 @@ impl Source for Guest {
             return Err(self.link.misunderstood());
         };
         let Memory { sampled, in_use } = memory;
-        self.in_use = self.layout.in_monitor(&in_use.difference(&sampled));
+        // In the monitor first, which leaves nothing that is not the guest's.
+        let (sampled, in_use) = (
+            self.layout.in_monitor(&sampled),
+            self.layout.in_monitor(&in_use),
+        );
+        self.in_use = in_use.difference(&sampled);
         self.mapped_within(&self.layout.memory())
     }
 
@@ -143,6 +149,8 @@ struct Link {
     stream: Stream,
     address: AgentAddress,
     timeout: Duration,
+    /// The longest body of an answer, in bytes.
+    body_max: u32,
 }
 
 impl Link {
@@ -155,13 +163,14 @@ impl Link {
             stream,
             address: address.clone(),
             timeout,
+            body_max: wire::HELLO_MAX,
         })
     }
 
     fn ask(&mut self, request: &Request) -> Result<Answer> {
         self.stream.within(self.timeout);
         let sent = request.write(&mut self.stream);
-        let answer = sent.and_then(|()| Answer::read(&mut self.stream));
+        let answer = sent.and_then(|()| Answer::read(&mut self.stream, self.body_max));
         match answer {
             Ok(Answer::Failed(text)) => Err(Error::Target(format!(
                 "the agent at {}: {text}",

@@ -6,7 +6,7 @@
 
 use pagetrail::{PageRange, PageSet};
 
-use super::wire::PROOF_BYTES;
+use super::wire::{PAGE_BYTES, PROOF_BYTES};
 
 /// Below it PCs have a hole for devices; memory goes on at it.
 const HOLE_END: u64 = 1 << 32;
@@ -138,6 +138,12 @@ impl Layout {
             found.union_with(&moved.collect());
         }
         found
+    }
+
+    /// How many pages the guest has.
+    pub(super) fn pages(&self) -> u64 {
+        let bytes: u64 = self.parts.iter().map(|(range, _)| range.bytes()).sum();
+        bytes / PAGE_BYTES
     }
 
     /// All of the monitor's addresses.

@@ -168,7 +168,7 @@ fn can_watch_writes() -> bool {
 fn ask(stream: &mut Stream, request: &Request) -> Answer {
     stream.within(Duration::from_secs(60));
     request.write(stream).unwrap();
-    Answer::read(stream).unwrap()
+    Answer::read(stream, 64 << 20).unwrap()
 }
 
 #[test]
@@ -342,6 +342,39 @@ fn a_host_finds_what_its_guest_says_in_the_monitor() {
     assert!(refused.to_string().contains("out of order"), "{refused}");
     let asked = agent.join().unwrap();
     assert_eq!(asked[3], Request::Rearm(pages(&[(1005, 1010)])));
+}
+
+/// Of a guest of 64 MiB: what its agent says costs the host memory, and time.
+#[test]
+fn an_agent_says_no_more_than_its_guest_has_pages_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let monitor = Writer::of(directory.path(), MONITOR);
+    let every_second = |pages: u64| -> PageSet {
+        let ranges = (0..pages).step_by(2);
+        ranges
+            .filter_map(|page| PageRange::new(page * PAGE, (page + 1) * PAGE))
+            .collect()
+    };
+    let window = |pages| {
+        let (accessed, written) = (Some(every_second(pages)), Some(every_second(pages)));
+        Answer::Window(Used { accessed, written })
+    };
+    let answers = vec![
+        Answer::Hello(hello()),
+        window(GUEST_BYTES / PAGE),
+        window(200_000),
+    ];
+    let agent = fake(listener, answers);
+    let address = AgentAddress::Unix(path);
+    let mut guest = Guest::of(monitor.child.id(), &address, TIMEOUT).unwrap();
+    guest.window().unwrap();
+    let refused = guest.window().unwrap_err();
+    drop(guest);
+    assert!(refused.to_string().contains("are enough"), "{refused}");
+    // Who writes when nobody reads any longer may fail.
+    let _ = agent.join();
 }
 
 #[test]

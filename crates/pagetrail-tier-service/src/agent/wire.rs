@@ -13,6 +13,10 @@ use pagetrail::{PageRange, PageSet};
 const MAGIC: [u8; 4] = *b"PTg1";
 /// A body is no longer. A set of all the single pages of 64 GiB, every second one, is 16 MiB.
 const BODY_MAX: u32 = 64 << 20;
+/// The first answer is no longer: a list of memory that machines have in few parts, and proofs.
+pub(super) const HELLO_MAX: u32 = 64 << 10;
+/// What of an answer does not grow with memory, and room for pages of devices.
+const REST_MAX: u64 = 4096;
 /// Beyond what processors address.
 const PAGES_MAX: u64 = 1 << 40;
 /// Guest-physical pages are of this size here, whatever either machine calls a page.
@@ -21,6 +25,14 @@ pub(super) const PAGE_BYTES: u64 = 4096;
 pub(super) const PROOF_BYTES: usize = 32;
 const PROOFS_MAX: usize = 64;
 const TEXT_MAX: usize = 4096;
+
+/// The longest answer of an agent whose machine has so many pages. A set takes most bytes where it
+/// has every second page: two for each range, so as many as there are pages. Two sets are in an
+/// answer.
+pub(super) fn body_max(pages: u64) -> u32 {
+    let most = pages.saturating_mul(2).saturating_add(REST_MAX);
+    u32::try_from(most).unwrap_or(BODY_MAX).min(BODY_MAX)
+}
 
 /// What the host asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +105,7 @@ impl Request {
     }
 
     pub(super) fn read(input: &mut impl Read) -> io::Result<Self> {
-        let (kind, body) = receive(input)?;
+        let (kind, body) = receive(input, BODY_MAX)?;
         let mut body = Body(&body);
         let request = match kind {
             1 => Self::Hello,
@@ -146,8 +158,10 @@ impl Answer {
         send(out, kind, &body)
     }
 
-    pub(super) fn read(input: &mut impl Read) -> io::Result<Self> {
-        let (kind, body) = receive(input)?;
+    /// Reads an answer with a body of so many bytes at most: what a guest sends costs its host
+    /// memory.
+    pub(super) fn read(input: &mut impl Read, body_max: u32) -> io::Result<Self> {
+        let (kind, body) = receive(input, body_max)?;
         let mut body = Body(&body);
         let answer = match kind {
             0x81 => Self::Hello(body.hello()?),
@@ -193,13 +207,19 @@ fn send(out: &mut impl Write, kind: u8, body: &[u8]) -> io::Result<()> {
     out.write_all(&message)
 }
 
-fn receive(input: &mut impl Read) -> io::Result<(u8, Vec<u8>)> {
+fn receive(input: &mut impl Read, body_max: u32) -> io::Result<(u8, Vec<u8>)> {
     let mut head = [0; 9];
     input.read_exact(&mut head)?;
     let [a, b, c, d, kind, length @ ..] = head;
     let length = u32::from_le_bytes(length);
-    if [a, b, c, d] != MAGIC || length > BODY_MAX {
+    if [a, b, c, d] != MAGIC {
         return Err(wrong());
+    }
+    if length > body_max {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a message of {length} bytes, where {body_max} are enough"),
+        ));
     }
     // Grows with what comes, not with what is announced.
     let mut body = Vec::new();
@@ -374,7 +394,7 @@ mod tests {
             for answer in answers(&mut random) {
                 let mut bytes = Vec::new();
                 answer.write(&mut bytes).unwrap();
-                assert_eq!(Answer::read(&mut &bytes[..]).unwrap(), answer);
+                assert_eq!(Answer::read(&mut &bytes[..], BODY_MAX).unwrap(), answer);
             }
         }
     }
@@ -396,7 +416,7 @@ mod tests {
                     _ => bytes.insert(at, random.choice([0, 1, 0x7f, 0x80, 0xff]).unwrap_or(0)),
                 }
             }
-            match Answer::read(&mut &bytes[..]) {
+            match Answer::read(&mut &bytes[..], BODY_MAX) {
                 Err(_) => refused += 1,
                 Ok(Answer::Failed(text)) => assert!(!text.contains(char::is_control)),
                 // What is understood has bounds.
@@ -413,7 +433,7 @@ mod tests {
         let mut announced = Vec::from(MAGIC);
         announced.push(0x83);
         announced.extend((64u32 << 20).to_le_bytes());
-        assert!(Answer::read(&mut &announced[..]).is_err());
+        assert!(Answer::read(&mut &announced[..], BODY_MAX).is_err());
     }
 
     #[test]
@@ -421,9 +441,58 @@ mod tests {
         let text = "\u{1b}[31mö\n".repeat(4000);
         let mut bytes = Vec::new();
         Answer::Failed(text).write(&mut bytes).unwrap();
-        let Answer::Failed(text) = Answer::read(&mut &bytes[..]).unwrap() else {
+        let Answer::Failed(text) = Answer::read(&mut &bytes[..], BODY_MAX).unwrap() else {
             panic!("another answer");
         };
         assert!(text.len() <= TEXT_MAX && !text.contains(['\n', '\u{1b}']));
+    }
+
+    /// Every second one of so many pages, from a page on.
+    fn comb(first: u64, pages: u64) -> PageSet {
+        let ranges = (first..first + pages).step_by(2);
+        ranges
+            .filter_map(|page| PageRange::new(page * PAGE_BYTES, (page + 1) * PAGE_BYTES))
+            .collect()
+    }
+
+    fn window(set: PageSet) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let (accessed, written) = (Some(set.clone()), Some(set));
+        let used = Used { accessed, written };
+        Answer::Window(used).write(&mut bytes).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn an_answer_is_no_longer_than_its_machine_has_pages_for() {
+        for pages in [2, 256, 1 << 16] {
+            // The worst that is true, also where memory begins late and is in two parts.
+            for first in [0, 1 << 18] {
+                let mut worst = comb(first, pages / 2);
+                worst.union_with(&comb(first + (1 << 24), pages / 2));
+                let bytes = window(worst);
+                let answer = Answer::read(&mut &bytes[..], body_max(pages));
+                assert!(answer.is_ok(), "{pages} pages: {answer:?}");
+            }
+        }
+        let bytes = window(comb(0, 200_000));
+        assert!(Answer::read(&mut &bytes[..], BODY_MAX).is_ok());
+        let refused = Answer::read(&mut &bytes[..], body_max(256)).unwrap_err();
+        assert!(refused.to_string().contains("4608"), "{refused}");
+        assert_eq!(body_max(u64::MAX), BODY_MAX);
+        // Numbers of the largest size for 64 ranges, and all proofs.
+        let ranges = (0..64).map(|at| {
+            let start = (1 << 50) + at * (1 << 40);
+            PageRange::new(start, start + (1 << 39)).unwrap()
+        });
+        let hello = Hello {
+            accesses: true,
+            writes: true,
+            ram: ranges.collect(),
+            proofs: vec![((1 << 51) - PAGE_BYTES, [0; PROOF_BYTES]); PROOFS_MAX],
+        };
+        let mut bytes = Vec::new();
+        Answer::Hello(hello).write(&mut bytes).unwrap();
+        assert!(Answer::read(&mut &bytes[..], HELLO_MAX).is_ok());
     }
 }
