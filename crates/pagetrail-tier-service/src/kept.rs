@@ -13,6 +13,7 @@ use crate::daemon::{StartGuest, machine_limit};
 use crate::find;
 use crate::history::History;
 use crate::process::Process;
+use crate::silent::Silent;
 
 /// Who was refused is tried again after so long.
 const REFUSED_AGAIN: Duration = Duration::from_secs(60);
@@ -25,9 +26,8 @@ pub(crate) struct Kept {
     pub(crate) processes: Vec<Process>,
     /// Why some could not be kept, and when they were tried.
     pub(crate) refused: BTreeMap<u32, (String, Instant)>,
-    /// Monitors whose guest's agent could not answer for a period, and when: asked again later, and
-    /// watched from outside meanwhile.
-    silent: BTreeMap<u32, Instant>,
+    /// Monitors whose guest's agent failed: they are watched from outside meanwhile.
+    silent: Silent,
     /// What the last processes that have ended did, for the page.
     pub(crate) ended: VecDeque<(u32, History)>,
     /// Whether the process that was named by its PID has ended: its number may be another's by now.
@@ -42,7 +42,7 @@ impl Kept {
             target,
             processes: Vec::new(),
             refused: BTreeMap::new(),
-            silent: BTreeMap::new(),
+            silent: Silent::default(),
             ended: VecDeque::new(),
             is_named_over: false,
             is_started: false,
@@ -91,8 +91,7 @@ impl Kept {
         };
         // Who has ended, or is meant no longer, is not refused either.
         self.refused.retain(|pid, _| found.contains(pid));
-        self.silent
-            .retain(|pid, then| found.contains(pid) && now - *then < REFUSED_AGAIN);
+        self.silent.retain(&found);
         let pids = self.processes.iter().map(|process| process.pid);
         let ambiguous = ambiguous(&self.target, &found, &pids.collect::<Vec<_>>());
         for pid in found {
@@ -108,14 +107,14 @@ impl Kept {
                 continue;
             }
             alive();
-            let asks_agent = !self.silent.contains_key(&pid);
+            let asks_agent = self.silent.may_ask(pid, now);
             match Process::start(pid, &self.target, config, dry_run, asks_agent) {
                 Ok(mut process) => {
                     self.refused.remove(&pid);
-                    let refusal = process.take_refusal();
-                    messages.extend(
-                        refusal.map(|line| format!("{}: process {pid}: {line}", self.target.name)),
-                    );
+                    if let Some(line) = process.take_refusal() {
+                        messages.push(format!("{}: process {pid}: {line}", self.target.name));
+                        self.silent.note(pid, now);
+                    }
                     self.processes.push(process);
                 }
                 Err(error) if error.means_end() => {}
@@ -124,6 +123,9 @@ impl Kept {
                     let line = format!("process {pid}: {error}");
                     messages.push(format!("{}: {line}", self.target.name));
                     self.refused.insert(pid, (line, now));
+                    if self.target.agent.is_some() && asks_agent {
+                        self.silent.note(pid, now);
+                    }
                 }
             }
         }
@@ -162,27 +164,34 @@ impl Kept {
         let mut gone = Vec::new();
         for (index, process) in self.processes.iter_mut().enumerate() {
             alive();
-            let is_silent = self.silent.get(&process.pid);
-            let may_ask = is_silent.is_none_or(|then| now - *then >= REFUSED_AGAIN);
-            if may_ask && process.agent_is_back(config, now) {
+            let may_ask = self.silent.may_ask(process.pid, now);
+            let is_back = may_ask
+                .then(|| process.agent_is_back(config, now))
+                .flatten();
+            if is_back == Some(true) {
                 let line = format!("process {}: its guest's agent answers again", process.pid);
                 messages.push(format!("{}: {line}", self.target.name));
                 gone.push((index, false));
-            } else if let Err(error) = process.turn(config, now) {
+                continue;
+            }
+            if is_back == Some(false) {
+                self.silent.note(process.pid, now);
+            }
+            if let Err(error) = process.turn(config, now) {
                 let has_ended = error.means_end();
                 if !has_ended {
                     let line = format!("process {}: {error}", process.pid);
                     messages.push(format!("{}: {line}", self.target.name));
-                    // Without its agent a guest is watched from outside at once.
-                    if !process.has_agent() {
-                        self.refused.insert(process.pid, (line, now));
-                    } else if !process.is_measured() {
-                        // It says that it is there, and is too slow for the rest: otherwise it
-                        // would be asked again and again, and nothing else ever happen.
-                        self.silent.insert(process.pid, now);
+                    match process.has_agent() {
+                        // Without its agent a guest is watched from outside at once. Who fails may
+                        // be there all the same, and be too slow.
+                        true => self.silent.note(process.pid, now),
+                        false => drop(self.refused.insert(process.pid, (line, now))),
                     }
                 }
                 gone.push((index, has_ended));
+            } else if process.has_agent() && process.is_measured() {
+                self.silent.forget(process.pid);
             }
         }
         for (index, has_ended) in gone.into_iter().rev() {

@@ -22,6 +22,7 @@ mod page;
 pub mod plan;
 mod pressure;
 mod process;
+mod silent;
 mod status;
 mod sys;
 

@@ -146,8 +146,9 @@ impl Process {
         self.measured
     }
 
-    /// Whether its agent, which did not answer, does again; asked before a period.
-    pub(crate) fn agent_is_back(&self, config: &Config, now: Instant) -> bool {
+    /// Whether its agent, which did not answer, does again; asked before a period, and `None` where
+    /// it was not.
+    pub(crate) fn agent_is_back(&self, config: &Config, now: Instant) -> Option<bool> {
         let begins = match self.phase {
             Phase::Waiting(until) | Phase::Paused(until) => now >= until,
             Phase::Tracking => false,
@@ -159,7 +160,7 @@ impl Process {
             .as_ref()
             .filter(|_| begins && self.measured && !self.agency.is_used);
         let timeout = agent::timeout(config.window);
-        asked.is_some_and(|address| agent::Guest::of(self.pid, address, timeout).is_ok())
+        asked.map(|address| agent::Guest::of(self.pid, address, timeout).is_ok())
     }
 
     /// Begins to keep a process whose accesses a source reports.

@@ -19,11 +19,16 @@ use crate::monitor;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// For an answer where windows are long: no other target has a turn sooner than in a window.
 const TIMEOUT_WINDOWS: u32 = 10;
+/// For an answer at most: in one turn an agent is asked up to three times, and a service manager
+/// whose watchdog waits for a minute ends a daemon that does not say meanwhile that it is alive.
+const TIMEOUT_MAX: Duration = Duration::from_secs(15);
 
 /// For an answer of an agent that is asked in every window. Other targets wait so long once: after
-/// that the guest is watched from outside.
+/// that the guest is watched from outside, and its agent left alone for a while.
 pub(crate) fn timeout(window: Duration) -> Duration {
-    TIMEOUT.max(window * TIMEOUT_WINDOWS)
+    window
+        .saturating_mul(TIMEOUT_WINDOWS)
+        .clamp(TIMEOUT, TIMEOUT_MAX)
 }
 
 /// A guest whose agent says which of its memory is used.

@@ -1,7 +1,7 @@
 //! Agent and host without a virtual machine: an agent that samples a process of this machine, and a
 //! host that asks an agent whose guest is memory of another one.
 
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -20,8 +20,9 @@ use super::guest::{Guest, TIMEOUT};
 use super::stream::Stream;
 use super::wire::{Answer, Hello, Memory, Request, Used};
 use super::*;
-use crate::config::{Config, SourceKind};
-use crate::kept::Kept;
+use crate::config::SourceKind;
+
+mod failing;
 
 const PAGES: u64 = 64;
 const PAGE: u64 = 4096;
@@ -433,39 +434,4 @@ fn a_full_queue_is_an_error_and_not_waited_for() {
     let errors: Vec<String> = errors.map(|error| error.to_string()).collect();
     assert_eq!(errors.len(), 2, "{errors:?}");
     assert!(errors[0].contains("is full"), "{errors:?}");
-}
-
-/// Otherwise it would be asked again and again, and its guest never be watched.
-#[test]
-fn an_agent_that_fails_in_its_first_period_is_left_alone_for_a_while() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("agent.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    let later = listener.try_clone().unwrap();
-    let monitor = Writer::of(directory.path(), MONITOR);
-    let agent = fake(listener, vec![Answer::Hello(hello())]);
-    let text = format!(
-        "[[target]]\nname = \"a\"\nfast = \"1M\"\nvm = {}\nagent = \"unix:{}\"\n",
-        monitor.child.id(),
-        path.display()
-    );
-    let config = Config::parse(&text).unwrap();
-    let mut kept = Kept::new(config.targets[0].clone());
-    let mut messages = Vec::new();
-    let search = |kept: &mut Kept, messages: &mut Vec<String>| {
-        kept.search((&config, true), Instant::now(), false, messages, &mut || ());
-    };
-    search(&mut kept, &mut messages);
-    assert!(kept.processes[0].has_agent(), "{messages:?}");
-    agent.join().unwrap();
-    kept.turn(&config, Instant::now(), &mut messages, &mut || ());
-    assert!(kept.processes.is_empty(), "{messages:?}");
-    search(&mut kept, &mut messages);
-    later.set_nonblocking(true).unwrap();
-    let asked = later.accept().map_err(|error| error.kind());
-    assert_eq!(
-        asked.err(),
-        Some(ErrorKind::WouldBlock),
-        "it is asked again"
-    );
 }
