@@ -17,6 +17,8 @@ use crate::silent::Silent;
 
 /// Who was refused is tried again after so long.
 const REFUSED_AGAIN: Duration = Duration::from_secs(60);
+/// A monitor's end closes the connection to its agent somewhat before the process is gone.
+const END: Duration = Duration::from_millis(100);
 /// Histories of processes that have ended, of all targets together, or one for each target.
 const ENDED_MAX: usize = 64;
 
@@ -117,6 +119,12 @@ impl Kept {
                     }
                     self.processes.push(process);
                 }
+                Err(error) if error.means_end() && self.is_named() => {
+                    // Who has its number later is another.
+                    let name = &self.target.name;
+                    messages.push(format!("{name}: process {pid}: {error}: it is not kept"));
+                    self.is_named_over = true;
+                }
                 Err(error) if error.means_end() => {}
                 Err(error) if may_fail && error.is_machine_limit() => limits.push(error),
                 Err(error) => {
@@ -130,6 +138,11 @@ impl Kept {
             }
         }
         limits
+    }
+
+    /// Whether it is one process, by its PID.
+    fn is_named(&self) -> bool {
+        self.target.pid.is_some() || matches!(self.target.vm, Some(Vm::Pid(_)))
     }
 
     /// Whether the program of a guest has come and gone.
@@ -178,7 +191,8 @@ impl Kept {
                 self.silent.note(process.pid, now);
             }
             if let Err(error) = process.turn(config, now) {
-                let has_ended = error.means_end();
+                let has_ended =
+                    error.means_end() || (process.has_agent() && process.ends_within(END));
                 if !has_ended {
                     let line = format!("process {}: {error}", process.pid);
                     messages.push(format!("{}: {line}", self.target.name));
@@ -197,8 +211,7 @@ impl Kept {
         for (index, has_ended) in gone.into_iter().rev() {
             let process = self.processes.remove(index);
             self.ended.push_back((process.pid, process.history));
-            let is_named = self.target.pid.is_some() || matches!(self.target.vm, Some(Vm::Pid(_)));
-            self.is_named_over |= is_named && has_ended;
+            self.is_named_over |= self.is_named() && has_ended;
         }
         let most = (ENDED_MAX / config.targets.len().max(1)).max(1);
         let surplus = self.ended.len().saturating_sub(most);
@@ -305,9 +318,11 @@ mod tests {
         let mut messages = Vec::new();
         kept.search((&config, true), now, false, &mut messages, &mut || ());
         assert!(!kept.refused.contains_key(&4_194_304));
-        kept.is_named_over = true;
+        // It is named by its PID, and said once to be gone.
+        assert!(kept.is_named_over);
         kept.search((&config, true), now, false, &mut messages, &mut || ());
         assert!(kept.refused.is_empty() && kept.processes.is_empty());
+        assert_eq!(messages.len(), 1, "{messages:?}");
         let mut again = Kept::new(kept.target.clone());
         again.inherit(kept);
         assert!(again.is_named_over, "its number may be another's by now");

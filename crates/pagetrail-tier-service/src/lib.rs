@@ -15,6 +15,7 @@ mod guest_memory;
 mod history;
 mod kept;
 mod kernel;
+mod life;
 mod metrics;
 pub mod monitor;
 mod notify;

@@ -13,6 +13,7 @@ use crate::agent::{self, AgentAddress};
 use crate::config::{Config, Memory, Slow, Target};
 use crate::guest_memory::GuestMemory;
 use crate::history::History;
+use crate::life::Life;
 use crate::monitor;
 use crate::status::ProcessStatus;
 
@@ -61,6 +62,7 @@ enum Phase {
 /// A process and its loop.
 pub(crate) struct Process {
     pub(crate) pid: u32,
+    life: Life,
     command: String,
     tier_loop: TierLoop,
     phase: Phase,
@@ -117,15 +119,17 @@ impl Process {
         dry_run: bool,
         asks_agent: bool,
     ) -> Result<Self, Error> {
-        // First, so that what cannot be moved is not watched.
+        // First, so that it is this process whose agent answers.
+        let life = Life::of(pid)?;
+        // Then this, so that what cannot be moved is not watched.
         let mover = mover(pid, &config.memory, dry_run)?;
         let start = || target.source.start(pid, config.window);
         if target.vm.is_none() {
-            return Self::with(pid, start()?, mover, config);
+            return Self::with(pid, life, start()?, mover, config);
         }
         let timeout = asks_agent.then(|| agent::timeout(config.window));
         let (source, agency) = guest(pid, target.agent.as_ref(), timeout, start)?;
-        let mut process = Self::with(pid, source, mover, config)?;
+        let mut process = Self::with(pid, life, source, mover, config)?;
         process.history.guest = Some(monitor::guest_name(pid).unwrap_or_default());
         process.agency = agency;
         Ok(process)
@@ -158,7 +162,8 @@ impl Process {
             .agency
             .address
             .as_ref()
-            .filter(|_| begins && self.measured && !self.agency.is_used);
+            .filter(|_| begins && self.measured && !self.agency.is_used)
+            .filter(|_| !self.ends_within(Duration::ZERO));
         let timeout = agent::timeout(config.window);
         asked.map(|address| agent::Guest::of(self.pid, address, timeout).is_ok())
     }
@@ -171,11 +176,12 @@ impl Process {
         dry_run: bool,
     ) -> Result<Self, Error> {
         let mover = mover(pid, &config.memory, dry_run)?;
-        Self::with(pid, source, mover, config)
+        Self::with(pid, Life::of(pid)?, source, mover, config)
     }
 
     fn with(
         pid: u32,
+        life: Life,
         source: Box<dyn Source>,
         mover: Box<dyn Mover>,
         config: &Config,
@@ -189,6 +195,7 @@ impl Process {
         let now = Instant::now();
         Ok(Self {
             pid,
+            life,
             command: command_line(pid),
             tier_loop: TierLoop::new(source, mover, options)?,
             phase: Phase::Waiting(now),
@@ -200,8 +207,15 @@ impl Process {
         })
     }
 
+    /// Whether it has ended, or does within a time.
+    pub(crate) fn ends_within(&self, timeout: Duration) -> bool {
+        self.life.ends_within(timeout)
+    }
+
     /// Takes a turn: one per window.
     pub(crate) fn turn(&mut self, config: &Config, now: Instant) -> Result<(), Error> {
+        // Not every source and not every turn notices, and its number may be another's by now.
+        self.life.check()?;
         match self.phase {
             Phase::Tracking => {
                 let report = self.tier_loop.window()?;

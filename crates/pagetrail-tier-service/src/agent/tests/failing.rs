@@ -49,6 +49,75 @@ fn an_agent_that_fails_in_its_first_period_is_left_alone_for_a_while() {
     );
 }
 
+/// A monitor's descriptors are closed before it has ended, so that its agent seems to fail. Taken for
+/// that, it would be looked for again by its PID, which may be another program's.
+#[test]
+fn the_end_of_a_monitor_is_no_failure_of_its_agent() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let later = listener.try_clone().unwrap();
+    let mut monitor = Writer::of(directory.path(), MONITOR);
+    let agent = fake(listener, vec![Answer::Hello(hello())]);
+    let config = config(&monitor, &path);
+    let mut kept = Kept::new(config.targets[0].clone());
+    let mut messages = Vec::new();
+    let now = Instant::now();
+    kept.search((&config, true), now, false, &mut messages, &mut || ());
+    assert!(kept.processes[0].has_agent(), "{messages:?}");
+    // The connection ends with this, and the monitor while its agent is asked.
+    agent.join().unwrap();
+    let killed = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        monitor.child.kill().unwrap();
+        monitor
+    });
+    kept.turn(&config, Instant::now(), &mut messages, &mut || ());
+    assert!(
+        kept.processes.is_empty() && messages.is_empty(),
+        "{messages:?}"
+    );
+    // It has its number still, as a zombie.
+    let _monitor = killed.join().unwrap();
+    let much_later = now + Duration::from_secs(600);
+    kept.search(
+        (&config, true),
+        much_later,
+        false,
+        &mut messages,
+        &mut || (),
+    );
+    later.set_nonblocking(true).unwrap();
+    let asked = later.accept().map_err(|error| error.kind()).err();
+    assert_eq!(asked, Some(ErrorKind::WouldBlock), "asked again");
+    assert!(messages.is_empty(), "{messages:?}");
+}
+
+/// A process that waits for its next period is asked for nothing else.
+#[test]
+fn the_end_of_a_process_is_noticed_between_two_periods() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("agent.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut monitor = Writer::of(directory.path(), MONITOR);
+    let agent = fake(listener, vec![Answer::Hello(hello())]);
+    let config = config(&monitor, &path);
+    let mut kept = Kept::new(config.targets[0].clone());
+    let mut messages = Vec::new();
+    let before = Instant::now();
+    kept.search((&config, true), before, false, &mut messages, &mut || ());
+    agent.join().unwrap();
+    kept.turn(&config, before, &mut messages, &mut || ());
+    assert_eq!(kept.processes.len(), 1, "its period has not begun");
+    monitor.child.kill().unwrap();
+    monitor.child.wait().unwrap();
+    kept.turn(&config, before, &mut messages, &mut || ());
+    assert!(
+        kept.processes.is_empty() && messages.is_empty(),
+        "{messages:?}"
+    );
+}
+
 /// A program that has a virtual machine of KVM, and memory for it.
 const WITH_KVM: &str = r#"
 #include <fcntl.h>
