@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use pagetrail_endpoint::Endpoint;
 use pagetrail_report::words;
 use pagetrail_tier::source::Source;
-use pagetrail_tier::{Demand, Error, Moves, Pool, Tiers, nodes};
+use pagetrail_tier::{Error, Moves, Pool, Tiers, nodes};
 
 use crate::config::{Config, Mode, Slow, SourceKind};
 use crate::find;
@@ -162,7 +162,7 @@ impl Daemon {
         for kept in &mut self.kept {
             kept.turn(&self.config, now, &mut self.messages, alive);
         }
-        self.share();
+        self.share(now);
         if self
             .published
             .is_none_or(|then| now - then >= PUBLISH_EVERY)
@@ -202,20 +202,10 @@ impl Daemon {
     }
 
     /// Says what each process may use.
-    fn share(&mut self) {
+    fn share(&mut self, now: Instant) {
         if self.config.mode == Mode::Pool {
-            for kept in &self.kept {
-                let known = kept
-                    .processes
-                    .iter()
-                    .try_fold(Demand::default(), |sum, process| {
-                        let demand = process.demand()?;
-                        Some(Demand {
-                            wanted: sum.wanted + demand.wanted,
-                            steady: sum.steady + demand.steady,
-                        })
-                    });
-                if let (Some(demand), false) = (known, kept.processes.is_empty()) {
+            for kept in &mut self.kept {
+                if let Some(demand) = kept.demand(self.config.period, now) {
                     self.pool.demand(&kept.target.name, demand);
                 }
             }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use pagetrail_tier::Error;
+use pagetrail_tier::{Demand, Error};
 
 use crate::config::{Config, SourceKind, Target, Vm};
 use crate::daemon::{StartGuest, machine_limit};
@@ -34,6 +34,8 @@ pub(crate) struct Kept {
     pub(crate) ended: VecDeque<(u32, History)>,
     /// Whether the process that was named by its PID has ended: its number may be another's by now.
     is_named_over: bool,
+    /// When it last had a process.
+    last_had: Option<Instant>,
     /// Whether the program of a guest was started, or could not be.
     pub(crate) is_started: bool,
 }
@@ -47,6 +49,7 @@ impl Kept {
             silent: Silent::default(),
             ended: VecDeque::new(),
             is_named_over: false,
+            last_had: None,
             is_started: false,
         }
     }
@@ -56,6 +59,7 @@ impl Kept {
         self.is_named_over = known.is_named_over
             && (known.target.pid, &known.target.vm) == (self.target.pid, &self.target.vm);
         self.ended = known.ended;
+        self.last_had = known.last_had;
     }
 
     /// Starts the program of a target that is a guest, once.
@@ -216,6 +220,26 @@ impl Kept {
         let most = (ENDED_MAX / config.targets.len().max(1)).max(1);
         let surplus = self.ended.len().saturating_sub(most);
         self.ended.drain(..surplus);
+    }
+
+    /// What its processes could use of fast memory, where that is known of all of them.
+    ///
+    /// Where they have ended that is nothing, after a period: one that is started again, or watched
+    /// in another way, finds its share.
+    pub(crate) fn demand(&mut self, period: Duration, now: Instant) -> Option<Demand> {
+        if self.processes.is_empty() {
+            let is_over = self.last_had.is_some_and(|then| now - then > period);
+            return is_over.then(Demand::default);
+        }
+        self.last_had = Some(now);
+        let mut processes = self.processes.iter();
+        processes.try_fold(Demand::default(), |sum, process| {
+            let demand = process.demand()?;
+            Some(Demand {
+                wanted: sum.wanted + demand.wanted,
+                steady: sum.steady + demand.steady,
+            })
+        })
     }
 
     /// Shares what the target may use among its processes: by what they could use, or alike where

@@ -3,6 +3,7 @@
 use std::process::{Child, Command};
 
 use pagetrail::{Capabilities, Technique};
+use pagetrail_tier::Demand;
 
 use super::*;
 
@@ -47,11 +48,20 @@ impl Scene {
     }
 }
 
+/// Whether processes can be watched here.
+fn can_watch_writes() -> bool {
+    let status = Capabilities::probe_one(Technique::PagemapScan);
+    let works = *status == pagetrail::Status::Works;
+    if !works {
+        pagetrail_skips::not_here(format!("pagemap-scan is {status}"));
+    }
+    works
+}
+
 #[test]
 fn a_window_and_a_way_of_watching_that_are_new_are_applied() {
-    let status = Capabilities::probe_one(Technique::PagemapScan);
-    if *status != pagetrail::Status::Works {
-        return pagetrail_skips::not_here(format!("pagemap-scan is {status}"));
+    if !can_watch_writes() {
+        return;
     }
     let sleeper = Sleeper::start();
     let pid = sleeper.0.id();
@@ -79,4 +89,46 @@ fn a_window_and_a_way_of_watching_that_are_new_are_applied() {
     scene.configure(&text("300ms", &guest));
     daemon.reload();
     assert!(times(&daemon).is_empty(), "all of it is watched as before");
+}
+
+/// What a target has borrowed from a pool is of use to others once its processes are gone.
+#[test]
+fn a_target_that_has_ended_gives_back_what_it_borrowed() {
+    if !can_watch_writes() {
+        return;
+    }
+    let mut sleeper = Sleeper::start();
+    let (_scene, mut daemon) = Scene::new(&format!(
+        "mode = \"pool\"\nwindow = \"100ms\"\nperiod = \"30s\"\nfast = \"10M\"\n\
+         [[target]]\nname = \"ends\"\nfast = \"4M\"\nsource = \"writes\"\npid = {}\n\
+         [[target]]\nname = \"none yet\"\nfast = \"4M\"\ncommand = \"/no/such/program\"\n",
+        sleeper.0.id()
+    ));
+    daemon.turn(&mut || ()).unwrap();
+    assert_eq!(daemon.kept[0].processes.len(), 1);
+    // As a window would say.
+    let much = Demand {
+        wanted: 100 << 20,
+        steady: 100 << 20,
+    };
+    daemon.pool.demand("ends", much);
+    let start = Instant::now();
+    daemon.share(start);
+    let size = |daemon: &Daemon, name| daemon.pool.member(name).unwrap().size;
+    let borrowed = size(&daemon, "ends");
+    assert!(borrowed > 4 << 20, "{borrowed}");
+    sleeper.0.kill().unwrap();
+    sleeper.0.wait().unwrap();
+    let period = daemon.config.period;
+    let alive = &mut || ();
+    let (config, messages) = (&daemon.config, &mut daemon.messages);
+    daemon.kept[0].turn(config, start, messages, alive);
+    assert!(daemon.kept[0].processes.is_empty());
+    daemon.share(start + period);
+    assert_eq!(size(&daemon, "ends"), borrowed, "it may be started again");
+    daemon.share(start + period + Duration::from_secs(1));
+    let left = size(&daemon, "ends");
+    assert!(left < 4 << 20, "{left} of {borrowed} bytes");
+    // Who was not there yet keeps its share.
+    assert_eq!(size(&daemon, "none yet"), 4 << 20);
 }
