@@ -19,9 +19,9 @@ use crate::monitor;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// For an answer where windows are long: no other target has a turn sooner than in a window.
 const TIMEOUT_WINDOWS: u32 = 10;
-/// For an answer at most: in one turn an agent is asked up to three times, and a service manager
-/// whose watchdog waits for a minute ends a daemon that does not say meanwhile that it is alive.
-const TIMEOUT_MAX: Duration = Duration::from_secs(15);
+/// For an answer at most: in one turn an agent is asked up to four times (a probe that begins a
+/// period), and a watchdog that waits for a minute ends a daemon that is not heard of meanwhile.
+const TIMEOUT_MAX: Duration = Duration::from_secs(12);
 
 /// For an answer of an agent that is asked in every window. Other targets wait so long once: after
 /// that the guest is watched from outside, and its agent left alone for a while.
