@@ -9,7 +9,7 @@ mod stamps;
 #[path = "../../pagetrail/tests/support/mod.rs"]
 mod support;
 
-use pagetrail::{Held, HeldThread, Hold, IfAbandoned, Memory};
+use pagetrail::{Held, HeldThread, Hold, IfAbandoned, Memory, PageRange};
 use pagetrail_checkpoint::storage::InMemory;
 use pagetrail_checkpoint::{
     Image, Manifest, ProcessCheckpointer, ProcessOptions, Store, Writer, WriterOptions,
@@ -210,6 +210,101 @@ fn a_thread_that_starts_as_calls_end_is_noticed() {
     });
     let error = rewound.unwrap_err().to_string();
     assert!(error.contains("and 1 are new"), "{error}");
+    victim.is_clean(true);
+    victim.finish();
+}
+
+/// What the pages of `tests/victims/shrouded.c` say, and those that cannot be read.
+fn said(memory: &Memory, at: u64) -> (Vec<u8>, Vec<u64>) {
+    let page = pagetrail::page_size();
+    let range = PageRange::new(at, at + 4 * page).unwrap();
+    let mut bytes = vec![0; range.bytes() as usize];
+    let missing = memory.read(&[range], &mut bytes).unwrap();
+    let firsts = bytes.chunks_exact(page as usize).map(|page| page[0]);
+    let missing = (0..4).filter(|n| missing.contains(at + n * page));
+    (firsts.collect(), missing.collect())
+}
+
+/// Waits until the pages say something, and some cannot be read.
+fn wait_for(memory: &Memory, at: u64, expected: (&[u8], &[u64])) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        let (said, missing) = said(memory, at);
+        if (&said[..], &missing[..]) == expected {
+            return;
+        }
+        assert!(std::time::Instant::now() < deadline, "{said:?} {missing:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Starts it; gives where its pages are.
+fn shrouded(arguments: &[&str]) -> Option<(Victim, u64)> {
+    let victim = Victim::start("shrouded", arguments)?;
+    let at = u64::from_str_radix(&victim.said[0], 16).unwrap();
+    Some((victim, at))
+}
+
+#[test]
+fn a_page_that_has_become_a_guard_page_is_refused() {
+    let Some((victim, at)) = shrouded(&["600"]) else {
+        return;
+    };
+    let (store, mut writer) = in_memory();
+    let options = ProcessOptions::default();
+    let mut process = ProcessCheckpointer::attach(victim.pid(), options).unwrap();
+    let before = process.checkpoint(&mut writer).unwrap();
+    let memory = Memory::of(victim.pid()).unwrap();
+    victim.signal(rustix::process::Signal::USR1);
+    wait_for(&memory, at, (&[9, 2, 0, 4], &[2]));
+    let after = process.checkpoint(&mut writer).unwrap();
+    drop(process);
+    let error = store.image(before.number).unwrap().rewind(victim.pid());
+    let error = error.unwrap_err().to_string();
+    let page = format!(
+        "page at {:#x} cannot be read",
+        at + 2 * pagetrail::page_size()
+    );
+    assert!(error.contains(&page), "{error}");
+    assert_eq!(said(&memory, at), (vec![9, 2, 0, 4], vec![2]));
+    // It could not be read at that instant either.
+    store
+        .image(after.number)
+        .unwrap()
+        .rewind(victim.pid())
+        .unwrap();
+    assert_eq!(said(&memory, at), (vec![9, 2, 0, 4], vec![2]));
+    victim.is_clean(true);
+    victim.finish();
+}
+
+#[test]
+fn a_file_that_has_become_shorter_is_refused() {
+    let page = pagetrail::page_size();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(4 * page).unwrap();
+    let path = file.path().to_str().unwrap();
+    let Some((victim, at)) = shrouded(&["600", path]) else {
+        return;
+    };
+    let (store, mut writer) = in_memory();
+    let options = ProcessOptions::default();
+    let mut process = ProcessCheckpointer::attach(victim.pid(), options).unwrap();
+    let manifest = process.checkpoint(&mut writer).unwrap();
+    drop(process);
+    let memory = Memory::of(victim.pid()).unwrap();
+    victim.signal(rustix::process::Signal::USR1);
+    wait_for(&memory, at, (&[9, 2, 3, 4], &[]));
+    file.as_file().set_len(2 * page).unwrap();
+    let mut image = store.image(manifest.number).unwrap();
+    let error = image.rewind(victim.pid()).unwrap_err().to_string();
+    let lost = format!("page at {:#x} cannot be read", at + 2 * page);
+    assert!(error.contains(&lost), "{error}");
+    assert_eq!(said(&memory, at), (vec![9, 2, 0, 0], vec![2, 3]));
+    // Once it is as long again, it can be.
+    file.as_file().set_len(4 * page).unwrap();
+    image.rewind(victim.pid()).unwrap();
+    assert_eq!(said(&memory, at), (vec![1, 2, 3, 4], vec![]));
     victim.is_clean(true);
     victim.finish();
 }

@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 use crate::format::manifest::{Descriptor, Manifest, Process};
 use crate::store::image::Image;
 use pagetrail::{
-    Held, HeldThread, Hold, IfAbandoned, Memory, PageRange, PageSet, Region, pages_with_content,
+    Held, HeldThread, Hold, IfAbandoned, Memory, PageRange, PageSet, Region, page_size,
+    pages_with_content,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,8 +44,9 @@ impl Image {
     /// # Errors
     ///
     /// The process is another one or has ended; its threads are others than then; a mapping has
-    /// gone or changed; other descriptors are open; the store is damaged. The process goes on
-    /// untouched then. If memory cannot be written, what was written is undone.
+    /// gone or changed; a page that had contents cannot be read any more; other descriptors are
+    /// open; the store is damaged. The process goes on untouched then. If memory cannot be written,
+    /// what was written is undone.
     pub fn rewind(&mut self, pid: u32) -> Result<Rewound> {
         self.rewind_held(pid, false, || hold(pid))
     }
@@ -136,6 +138,7 @@ impl Image {
                 candidates.union_with(&contents.intersection(&PageSet::from_iter([mapping.range])));
             }
         }
+        self.check_is_there(pid, &memory, &wanted)?;
         hold.if_abandoned(IfAbandoned::Kill)?;
         // A system call that has ended for this may have started a thread, which would go on where
         // it is, in memory of another time.
@@ -169,6 +172,22 @@ impl Image {
         })
     }
 
+    /// Makes sure that every page with contents then can be read now, and so be written: no line of
+    /// the maps tells of a guard page, nor of a file that has become shorter.
+    fn check_is_there(&mut self, pid: u32, memory: &Memory, pages: &PageSet) -> Result<()> {
+        let (mut then, mut now) = (Vec::new(), Vec::new());
+        for chunk in chunks(pages) {
+            now.resize(chunk.bytes() as usize, 0);
+            let missing = memory.read(&[chunk], &mut now)?;
+            if !missing.is_empty() {
+                then.resize(chunk.bytes() as usize, 0);
+                self.read(chunk, &mut then)?;
+                check_is_empty(pid, chunk, &missing, &then)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the pages that differ; `undo` gets what was there.
     ///
     /// Shared memory that is mapped several times (a sub-page heap is) is written at each of its
@@ -188,13 +207,13 @@ impl Image {
             now.resize(chunk.bytes() as usize, 0);
             self.read(chunk, &mut then)?;
             let missing = memory.read(&[chunk], &mut now)?;
+            check_is_empty(hold.pid(), chunk, &missing, &then)?;
             let both = then
                 .chunks_exact(page_size)
                 .zip(now.chunks_exact(page_size));
             let each = (chunk.start()..).step_by(page_size).zip(both);
-            // What cannot be read now could not be then, or differs.
-            let differing =
-                each.filter(|(address, (then, now))| then != now && !missing.contains(*address));
+            // One that cannot be read now is zeros in both.
+            let differing = each.filter(|(_, (then, now))| then != now);
             let differing: Vec<_> = differing.collect();
             let addresses = differing.iter().map(|(address, _)| *address);
             let all = addresses
@@ -210,6 +229,27 @@ impl Image {
             }
         }
         Ok(())
+    }
+}
+
+/// Refuses pages of a chunk that cannot be read now and had contents then. What could not be read
+/// then either is zeros in the image.
+fn check_is_empty(pid: u32, chunk: PageRange, missing: &PageSet, then: &[u8]) -> Result<()> {
+    let missing = missing.ranges().iter().map(|range| {
+        let at = |address| (address - chunk.start()) as usize;
+        (range.start(), &then[at(range.start())..at(range.end())])
+    });
+    let byte_of = |bytes: &[u8]| bytes.iter().position(|byte| *byte != 0);
+    let lost = missing.filter_map(|(start, then)| Some(start + byte_of(then)? as u64));
+    match lost.min() {
+        None => Ok(()),
+        Some(address) => {
+            let page = address - address % page_size();
+            let reason = format!(
+                "its page at {page:#x} cannot be read any more (a guard page, or its file is shorter)"
+            );
+            Err(refused(pid, &reason))
+        }
     }
 }
 
