@@ -186,8 +186,9 @@ impl CowSnapshot {
     ///
     /// # Errors
     ///
-    /// The memory is not mapped any more.
+    /// The memory is not mapped any more; this is a forked child of the process that took it.
     pub fn read_next(&mut self, buffer: &mut Vec<u8>) -> Result<Option<PageRange>> {
+        self.check_owner()?;
         let page = page_size();
         let shared = &self.shared;
         if self.read == shared.pages {
@@ -212,6 +213,17 @@ impl CowSnapshot {
         Ok(Some(chunk))
     }
 
+    /// Refuses a forked child: what it would read and let go is its parent's memory, by descriptors
+    /// that were opened before the fork.
+    fn check_owner(&self) -> Result<()> {
+        match self.owner == std::process::id() {
+            true => Ok(()),
+            false => Err(Error::Refused(
+                "a snapshot is read by the process that took it, not by a forked child".into(),
+            )),
+        }
+    }
+
     /// Saves all of it, from where it was read to, as a checkpoint, a base with a mapping of this
     /// name for each range. Pages that the store has are not stored again.
     ///
@@ -219,6 +231,7 @@ impl CowSnapshot {
     ///
     /// As [`read_next`](Self::read_next); the store fails, and is as it was.
     pub fn save(mut self, writer: &mut Writer, name: &str) -> Result<Manifest> {
+        self.check_owner()?;
         writer.catch_up()?;
         writer.begin_anew();
         let mut draft = writer.draft(page_size() as u32);
