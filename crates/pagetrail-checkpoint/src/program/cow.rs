@@ -264,6 +264,22 @@ fn mappings() -> Result<Vec<PageRange>> {
     Ok(ranges.collect())
 }
 
+/// The parts of ranges that are mapped, mapping by mapping.
+fn pieces(ranges: &[PageRange], mappings: &[PageRange]) -> Vec<PageRange> {
+    let parts = |range| {
+        mappings
+            .iter()
+            .filter_map(move |own| own.intersection(range))
+    };
+    ranges.iter().flat_map(parts).collect()
+}
+
+/// A range, page by page.
+fn single_pages(range: PageRange) -> impl Iterator<Item = PageRange> {
+    let starts = (range.start()..range.end()).step_by(page_size() as usize);
+    starts.filter_map(|start| PageRange::new(start, start + page_size()))
+}
+
 fn event() -> Result<OwnedFd> {
     let made = eventfd(0, EventfdFlags::CLOEXEC);
     made.map_err(|errno| Error::io("cannot make an eventfd")(errno.into()))
@@ -354,6 +370,36 @@ impl Shared {
         }
     }
 
+    /// Ends the registration of the first ranges, and wakes who waits there: the end of the
+    /// userfaultfd may be far away, since a forked child has it, too. The handler must be at work.
+    ///
+    /// Only missing pages make `UFFDIO_UNREGISTER` wake anybody. It fails as a whole where a part of
+    /// the range cannot be registered, a file that is mapped there by now, say
+    /// (`userfaultfd_unregister` in fs/userfaultfd.c); then it is done mapping by mapping.
+    fn let_go(&self, registered: usize) {
+        let mut left = Vec::new();
+        for range in &self.ranges[..registered] {
+            if self.uffd.unregister(*range).is_err() {
+                left.push(*range);
+            }
+            let _ = self.uffd.wake(*range);
+        }
+        if left.is_empty() {
+            return;
+        }
+        // Without the maps, page by page.
+        let pieces = match mappings() {
+            Ok(mappings) => pieces(&left, &mappings),
+            Err(_) => left.iter().copied().flat_map(single_pages).collect(),
+        };
+        for piece in pieces {
+            if self.uffd.unregister(piece).is_err() {
+                let _ = self.uffd.release(piece);
+            }
+            let _ = self.uffd.wake(piece);
+        }
+    }
+
     /// Reads a chunk whose first page has a number; whether all of it is there. Nothing is
     /// allocated, and nothing written but `bytes`, while pages are claimed.
     fn read(&self, chunk: PageRange, first: usize, bytes: &mut [u8]) -> bool {
@@ -399,12 +445,7 @@ impl Drop for CowSnapshot {
             std::mem::forget(handler);
             return;
         }
-        for range in &self.shared.ranges[..self.registered] {
-            if self.shared.uffd.unregister(*range).is_err() {
-                // A part of it is mapped no more; the end of the userfaultfd does the rest.
-                let _ = self.shared.uffd.release(*range);
-            }
-        }
+        self.shared.let_go(self.registered);
         signal(&self.shared.stop);
         let _ = handler.join();
     }

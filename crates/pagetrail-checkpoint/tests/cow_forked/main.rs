@@ -4,6 +4,9 @@
 mod sys;
 
 use pagetrail_checkpoint::{CowSnapshot, Error};
+use std::fs::File;
+use std::sync::mpsc;
+use std::time::Duration;
 use sys::{Child, Pages};
 
 fn take(pages: Pages) -> Option<CowSnapshot> {
@@ -33,5 +36,32 @@ fn a_child_is_refused_and_harms_no_snapshot_of_its_parent() {
         let mut firsts = buffer.iter().step_by(pagetrail::page_size() as usize);
         assert!(firsts.all(|first| *first == 1), "it was torn");
     }
+    pages.unmap();
+}
+
+#[test]
+fn who_writes_once_it_was_dropped_does_not_wait_for_a_child() {
+    let pages = Pages::new(3);
+    let Some(snapshot) = take(pages) else {
+        return;
+    };
+    // It has the userfaultfd for as long as it lives.
+    let child = Child::fork(|| {
+        std::thread::sleep(Duration::from_secs(600));
+        0
+    });
+    // A file on a disk cannot be registered: no range with it can be let go whole.
+    pages.map_over(1, &File::open(std::env::current_exe().unwrap()).unwrap());
+    drop(snapshot);
+    let (sender, receiver) = mpsc::channel();
+    let writer = std::thread::spawn(move || {
+        pages.write(0, 2);
+        pages.write(2, 2);
+        sender.send(()).unwrap();
+    });
+    let outcome = receiver.recv_timeout(Duration::from_secs(5));
+    drop(child);
+    writer.join().unwrap();
+    outcome.expect("the writer waits");
     pages.unmap();
 }
