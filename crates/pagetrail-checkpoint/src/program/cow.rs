@@ -117,14 +117,15 @@ impl CowSnapshot {
             pages,
             uffd,
         });
+        // Nothing that can fail comes between the start of the handler and what ends it.
+        let bounce = Mapping::private(CHUNK_PAGES * page as usize)
+            .map_err(failed("cannot map room for pages"))?;
         let for_thread = Arc::clone(&shared);
         let handler = std::thread::Builder::new()
             .name("pagetrail-cow".into())
             .spawn(move || for_thread.handle_faults())
             .map_err(Error::io("cannot start the fault handler"))?;
         wait_for(&[&shared.ready]);
-        let bounce = Mapping::private(CHUNK_PAGES * page as usize)
-            .map_err(failed("cannot map room for pages"))?;
         let mut snapshot = Self {
             shared,
             handler: Some(handler),

@@ -4,7 +4,8 @@
 mod sys;
 
 use pagetrail_checkpoint::{CowSnapshot, Error};
-use std::fs::File;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fs::{self, File};
 use std::sync::mpsc;
 use std::time::Duration;
 use sys::{Child, Pages};
@@ -64,4 +65,41 @@ fn who_writes_once_it_was_dropped_does_not_wait_for_a_child() {
     writer.join().unwrap();
     outcome.expect("the writer waits");
     pages.unmap();
+}
+
+#[test]
+fn one_that_memory_is_too_short_for_leaves_no_thread() {
+    const STEP: u64 = 64 << 10;
+    const LEFT_A_THREAD: i32 = 3;
+    let pages = Pages::new(3);
+    if take(pages).is_none() {
+        return;
+    }
+    let range = pages.range();
+    let (mut has_failed, mut has_succeeded) = (false, false);
+    for step in 0..96 {
+        let child = Child::fork(|| {
+            let pages = fs::read_to_string("/proc/self/statm").unwrap();
+            let pages: u64 = pages.split(' ').next().unwrap().parse().unwrap();
+            let before = getrlimit(Resource::As);
+            let current = Some(pages * pagetrail::page_size() + step * STEP);
+            setrlimit(Resource::As, Rlimit { current, ..before }).unwrap();
+            let taken = CowSnapshot::take(&[range].into_iter().collect()).is_ok();
+            setrlimit(Resource::As, before).unwrap();
+            let threads = fs::read_dir("/proc/self/task").unwrap().count();
+            match taken {
+                true => 0,
+                false if threads > 1 => LEFT_A_THREAD as u8,
+                false => 1,
+            }
+        });
+        match child.code() {
+            Some(0) => has_succeeded = true,
+            Some(1) => has_failed = true,
+            // A thread without memory for its stack of signals ends the process.
+            None => {}
+            code => panic!("{code:?} with {step} steps of {STEP} bytes"),
+        }
+    }
+    assert!(has_failed && has_succeeded);
 }
