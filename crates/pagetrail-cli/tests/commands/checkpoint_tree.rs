@@ -180,6 +180,20 @@ fn the_processes_of_a_control_group_are_saved() {
             ],
             "cannot be used with",
         ),
+        (
+            &[
+                "checkpoint",
+                "--cgroup",
+                "/x",
+                "--every",
+                "1s..1m",
+                "--max-overhead",
+                "3%",
+                "--store",
+                "s",
+            ],
+            "cannot be used with",
+        ),
     ] {
         let line = error_line(&run(here, arguments), 2);
         assert!(line.contains(part), "{line}");

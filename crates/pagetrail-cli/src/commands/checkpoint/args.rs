@@ -223,7 +223,7 @@ pub(crate) struct TakeArgs {
         value_name = "SHARE",
         value_parser = pace::share,
         requires = "every",
-        conflicts_with_all = ["vm", "tree"]
+        conflicts_with_all = ["vm", "tree", "cgroup"]
     )]
     pub(crate) max_overhead: Option<pace::Share>,
     /// Stop after this many checkpoints; without --every, one right after the other
