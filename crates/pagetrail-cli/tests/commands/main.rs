@@ -25,6 +25,7 @@ mod record;
 mod record_files;
 mod record_trees;
 mod report;
+mod retries;
 mod stacks;
 mod store_in_use;
 mod subpage;

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod chain;
+mod complaints;
 mod image;
 pub(crate) mod json;
 pub(crate) mod lock;

@@ -14,6 +14,7 @@ use pagetrail_recorder::Schedule;
 use pagetrail_report::words;
 
 use super::args::TakeArgs;
+use super::complaints::{self, Complaints};
 use super::metrics::Metrics;
 use super::{json, lock, plain, text, writer_of};
 use crate::args::DURATION_MAX;
@@ -247,9 +248,9 @@ impl Session<'_> {
             let now = Instant::now();
             schedule.advance(now);
             // One that failed is tried again after the shortest interval.
-            if failure.is_none()
-                && let Some(next) = self.process.next_checkpoint()
-            {
+            if failure.is_some() {
+                complaints::rest(&mut schedule, now);
+            } else if let Some(next) = self.process.next_checkpoint() {
                 schedule.set_next_within(next, now, DURATION_MAX);
             }
             let mut goes_on = self.wait_until(schedule.deadline(), taken);
@@ -343,76 +344,10 @@ impl Session<'_> {
     }
 }
 
-/// What went wrong, said once, and again after a while: a full disk fails every checkpoint in the
-/// same way.
-#[derive(Debug, Default)]
-struct Complaints {
-    /// What was said last, and when.
-    last: Option<(String, Instant)>,
-    /// How often the same has happened since, unsaid.
-    unsaid: u64,
-}
-
-/// How long the same complaint is not said again.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
-
-impl Complaints {
-    /// What to say of a failure at a time, if anything.
-    fn line(&mut self, line: String, now: Instant) -> Option<String> {
-        if let Some((last, when)) = &self.last
-            && *last == line
-            && now.saturating_duration_since(*when) < SAY_AGAIN
-        {
-            self.unsaid += 1;
-            return None;
-        }
-        self.last = Some((line.clone(), now));
-        Some(match std::mem::take(&mut self.unsaid) {
-            0 => line,
-            count => format!("{line} ({} more failed so since)", words::count(count)),
-        })
-    }
-
-    /// It works again; what to say of that.
-    fn over(&mut self) -> Option<String> {
-        self.last.take()?;
-        match std::mem::take(&mut self.unsaid) {
-            0 => None,
-            count => Some(format!(
-                "checkpoints are taken again; {} had failed besides the one that was said",
-                words::count(count)
-            )),
-        }
-    }
-}
-
 fn has_ended(error: &anyhow::Error) -> bool {
     use pagetrail::Error::{Gone, NoSuchProcess};
     matches!(
         error.downcast_ref(),
         Some(Gone { .. } | NoSuchProcess { .. })
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_same_complaint_is_said_once_a_minute() {
-        let mut complaints = Complaints::default();
-        let began = Instant::now();
-        let at = |seconds| began + Duration::from_secs(seconds);
-        let said = |line: Option<String>| line.is_some();
-        assert!(said(complaints.line("full".into(), at(0))));
-        assert!(!said(complaints.line("full".into(), at(1))));
-        assert!(!said(complaints.line("full".into(), at(59))));
-        let again = complaints.line("full".into(), at(60)).expect("it is said");
-        assert!(again.contains("2 more"), "{again}");
-        assert!(said(complaints.line("other".into(), at(61))));
-        assert!(!said(complaints.line("other".into(), at(62))));
-        assert!(complaints.over().is_some_and(|line| line.contains('1')));
-        assert!(!said(complaints.over()));
-        assert!(said(complaints.line("other".into(), at(63))));
-    }
 }

@@ -16,6 +16,7 @@ use pagetrail_report::words;
 use serde_json::{Value, json};
 
 use super::args::{LogArgs, ModeArg, ShowArgs, TakeArgs, Which};
+use super::complaints::{self, Complaints};
 use super::{lock, plain, text};
 use crate::exit;
 use crate::session::signals::{Addressee, Signals};
@@ -58,24 +59,34 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     let interval = args.interval().unwrap_or(Duration::from_nanos(1));
     let mut schedule = Schedule::new(Instant::now(), interval, None);
     let (mut taken, mut has_failed) = (0, false);
+    let mut complaints = Complaints::default();
     loop {
         match one(&mut tree, args) {
             Ok(()) => {
                 taken += 1;
                 has_failed = false;
+                if let Some(line) = complaints.over() {
+                    exit::message(&line);
+                }
             }
             Err(_) if taken > 0 && !tree.is_alive() => break,
             Err(error) if passes(&error, args) && tree.is_alive() => {
                 has_failed = true;
                 let line = format!("{error:#}; trying again in time for the next");
-                exit::message(&words::printable(&line));
+                if let Some(line) = complaints.line(line, Instant::now()) {
+                    exit::message(&words::printable(&line));
+                }
             }
             Err(error) => return Err(error),
         }
         if args.count.is_some_and(|count| taken >= count) {
             break;
         }
-        schedule.advance(Instant::now());
+        let now = Instant::now();
+        schedule.advance(now);
+        if has_failed {
+            complaints::rest(&mut schedule, now);
+        }
         if !wait(&mut signals, &tree, schedule.deadline()) {
             break;
         }
