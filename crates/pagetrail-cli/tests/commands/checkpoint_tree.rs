@@ -156,6 +156,35 @@ fn a_tree_is_saved_shown_and_verified() {
 }
 
 #[test]
+fn an_instant_is_told_of_before_older_ones_are_removed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let here = directory.path();
+    let relay = Relay::start(here);
+    let pid = relay.pids[0].to_string();
+    let take = ["checkpoint", "--tree", "-p", &pid, "--store", "s"];
+    text(here, &[&take[..], &["--count", "2"]].concat());
+    let first = here.join("s/00000000000000000001.manifest");
+    let mut bytes = fs::read(&first).expect("it is there");
+    bytes[40] ^= 1;
+    fs::write(&first, bytes).expect("it is ours");
+    let output = run(
+        here,
+        &[&take[..], &["--keep", "5", "--count", "2"]].concat(),
+    );
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let numbers: Vec<_> = told
+        .lines()
+        .filter_map(|line| line.split(':').next())
+        .collect();
+    assert_eq!(numbers, ["instant 3", "instant 4"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("older instants stay: "), "{said}");
+    relay.goes_on();
+}
+
+#[test]
 fn the_processes_of_a_control_group_are_saved() {
     let directory = tempfile::tempdir().expect("a directory");
     let here = directory.path();

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use pagetrail_recorder::Schedule;
 use pagetrail_report::words;
+
+use crate::exit;
 
 /// How soon what has failed is tried again, at the soonest: each try holds the process, or waits
 /// until it can be held.
@@ -55,6 +58,26 @@ impl Complaints {
                 "checkpoints are taken again; {} had failed besides the one that was said",
                 words::count(count)
             )),
+        }
+    }
+}
+
+/// What is said of older checkpoints that could not be removed after a new one was taken. That is
+/// there all the same, and the next may remove them.
+#[derive(Debug, Default)]
+pub(super) struct Pruning(Complaints);
+
+impl Pruning {
+    /// Says what has become of pruning; `what` was to be removed.
+    pub(super) fn of<T>(&mut self, outcome: Result<T>, what: &str) {
+        match outcome {
+            Ok(_) => self.0 = Complaints::default(),
+            Err(error) => {
+                let line = format!("older {what} stay: {error:#}");
+                if let Some(line) = self.0.line(line, Instant::now()) {
+                    exit::message(&words::printable(&line));
+                }
+            }
         }
     }
 }

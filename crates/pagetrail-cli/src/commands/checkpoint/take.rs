@@ -14,7 +14,7 @@ use pagetrail_recorder::Schedule;
 use pagetrail_report::words;
 
 use super::args::TakeArgs;
-use super::complaints::{self, Complaints};
+use super::complaints::{self, Complaints, Pruning};
 use super::metrics::Metrics;
 use super::{json, lock, plain, text, writer_of};
 use crate::args::DURATION_MAX;
@@ -98,6 +98,7 @@ pub(super) fn run(args: &TakeArgs, restartable: bool) -> Result<ExitCode> {
         ended: None,
         shown: false,
         is_kept: true,
+        pruning: Pruning::default(),
     };
     if is_program {
         return session.of_program(&mut writer);
@@ -152,6 +153,8 @@ struct Session<'a> {
     shown: bool,
     /// Whether the budget was kept by the last checkpoint.
     is_kept: bool,
+    /// What was said of older checkpoints that could not be removed.
+    pruning: Pruning,
 }
 
 impl Session<'_> {
@@ -170,9 +173,6 @@ impl Session<'_> {
         if self.was_restored {
             lineage::note(self.process.pid(), manifest.number, manifest.id);
         }
-        if let Some(keep) = self.args.keep {
-            writer.prune(keep as usize).map_err(plain)?;
-        }
         self.erase();
         let overhead = self.process.overhead();
         let line = match (self.args.json, overhead) {
@@ -190,6 +190,10 @@ impl Session<'_> {
             && std::mem::replace(&mut self.is_kept, overhead.is_kept) != overhead.is_kept
         {
             exit::message(&text::budget(&overhead));
+        }
+        if let Some(keep) = self.args.keep {
+            self.pruning
+                .of(writer.prune(keep as usize).map_err(plain), "checkpoints");
         }
         Ok(manifest)
     }

@@ -16,7 +16,7 @@ use pagetrail_report::words;
 use serde_json::{Value, json};
 
 use super::args::{LogArgs, ModeArg, ShowArgs, TakeArgs, Which};
-use super::complaints::{self, Complaints};
+use super::complaints::{self, Complaints, Pruning};
 use super::{lock, plain, text};
 use crate::exit;
 use crate::session::signals::{Addressee, Signals};
@@ -52,8 +52,9 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     })?;
     lock::check_is_same(&asked)?;
     let mut signals = Signals::take(Addressee::Us).context("cannot handle signals")?;
+    let mut pruning = Pruning::default();
     if args.every.is_none() && args.count.is_none() {
-        one(&mut tree, args)?;
+        one(&mut tree, args, &mut pruning)?;
         return Ok(ExitCode::SUCCESS);
     }
     let interval = args.interval().unwrap_or(Duration::from_nanos(1));
@@ -61,7 +62,7 @@ pub(super) fn take(args: &TakeArgs) -> Result<ExitCode> {
     let (mut taken, mut has_failed) = (0, false);
     let mut complaints = Complaints::default();
     loop {
-        match one(&mut tree, args) {
+        match one(&mut tree, args, &mut pruning) {
             Ok(()) => {
                 taken += 1;
                 has_failed = false;
@@ -136,17 +137,18 @@ fn passes(error: &anyhow::Error, args: &TakeArgs) -> bool {
 }
 
 /// Takes a checkpoint of each process, and tells about it.
-fn one(tree: &mut TreeCheckpointer, args: &TakeArgs) -> Result<()> {
+fn one(tree: &mut TreeCheckpointer, args: &TakeArgs, pruning: &mut Pruning) -> Result<()> {
     let began = Instant::now();
     let (instant, manifests) = tree.checkpoint().map_err(plain)?;
-    if let Some(keep) = args.keep {
-        tree.prune(keep as usize).map_err(plain)?;
-    }
     let line = match args.json {
         true => document(&instant, &manifests).to_string(),
         false => taken(&instant, &manifests, began.elapsed()),
     };
-    writeln!(io::stdout(), "{line}").context("cannot write to standard output")
+    writeln!(io::stdout(), "{line}").context("cannot write to standard output")?;
+    if let Some(keep) = args.keep {
+        pruning.of(tree.prune(keep as usize).map_err(plain), "instants");
+    }
+    Ok(())
 }
 
 /// An instant that has just been taken.
