@@ -210,6 +210,22 @@ fn the_processes_of_a_control_group_are_saved() {
             "cannot be used with",
         ),
         (
+            &["checkpoint", "--cgroup", "/x", "--progress", "--store", "s"],
+            "cannot be used with",
+        ),
+        (
+            &[
+                "checkpoint",
+                "--tree",
+                "-p",
+                "1",
+                "--progress",
+                "--store",
+                "s",
+            ],
+            "cannot be used with",
+        ),
+        (
             &[
                 "checkpoint",
                 "--cgroup",

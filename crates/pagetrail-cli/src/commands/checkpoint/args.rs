@@ -161,7 +161,7 @@ pub(crate) struct TakeArgs {
     #[arg(
         long,
         requires = "roots",
-        conflicts_with_all = ["vm", "command", "label", "restorable", "key_file", "max_pause", "metrics_file", "metrics_listen"]
+        conflicts_with_all = ["vm", "command", "label", "restorable", "key_file", "max_pause", "metrics_file", "metrics_listen", "progress"]
     )]
     pub(crate) tree: bool,
     /// Save all processes of a control group (version 2), as by --tree; PATH is its directory
@@ -169,7 +169,7 @@ pub(crate) struct TakeArgs {
         long,
         value_name = "PATH",
         group = "roots",
-        conflicts_with_all = ["pid", "vm", "command", "label", "restorable", "key_file", "max_pause", "metrics_file", "metrics_listen"]
+        conflicts_with_all = ["pid", "vm", "command", "label", "restorable", "key_file", "max_pause", "metrics_file", "metrics_listen", "progress"]
     )]
     pub(crate) cgroup: Option<PathBuf>,
     /// Run the program in a virtual machine on KVM, where the processor logs its dirty pages (see
