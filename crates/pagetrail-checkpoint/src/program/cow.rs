@@ -374,8 +374,8 @@ impl Shared {
     /// Ends the registration of the first ranges, and wakes who waits there: the end of the
     /// userfaultfd may be far away, since a forked child has it, too. The handler must be at work.
     ///
-    /// Only missing pages make `UFFDIO_UNREGISTER` wake anybody. It fails as a whole where a part of
-    /// the range cannot be registered, a file that is mapped there by now, say
+    /// Only missing pages make `UFFDIO_UNREGISTER` wake anybody. It fails as a whole where a part
+    /// of the range cannot be registered, a file that is mapped there by now, say
     /// (`userfaultfd_unregister` in fs/userfaultfd.c); then it is done mapping by mapping.
     fn let_go(&self, registered: usize) {
         let mut left = Vec::new();

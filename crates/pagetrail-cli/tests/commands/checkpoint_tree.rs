@@ -156,7 +156,7 @@ fn a_tree_is_saved_shown_and_verified() {
 }
 
 #[test]
-fn an_instant_is_told_of_before_older_ones_are_removed() {
+fn an_instant_is_printed_before_older_ones_are_removed() {
     let directory = tempfile::tempdir().expect("a directory");
     let here = directory.path();
     let relay = Relay::start(here);
@@ -172,8 +172,8 @@ fn an_instant_is_told_of_before_older_ones_are_removed() {
         &[&take[..], &["--keep", "5", "--count", "2"]].concat(),
     );
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    let numbers: Vec<_> = told
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let numbers: Vec<_> = printed
         .lines()
         .filter_map(|line| line.split(':').next())
         .collect();
