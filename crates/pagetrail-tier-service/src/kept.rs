@@ -323,12 +323,12 @@ mod tests {
         ] {
             assert!(!of(before).is_watched_as(&target(after), true), "{after}");
         }
-        for told in [
+        for once in [
             "pid = 7\nsource = \"damon\"",
             "vm = 7\nagent = \"vsock:3:9466\"",
         ] {
-            assert!(of(told).is_watched_as(&target(told), true), "{told}");
-            assert!(!of(told).is_watched_as(&target(told), false), "{told}");
+            assert!(of(once).is_watched_as(&target(once), true), "{once}");
+            assert!(!of(once).is_watched_as(&target(once), false), "{once}");
         }
     }
 

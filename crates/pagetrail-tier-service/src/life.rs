@@ -1,4 +1,4 @@
-//! [`Life`]: whether a process has ended, whoever has its number by then.
+//! [`Life`]: whether a process has ended, also where another has its number by then.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! [`Silent`]: the guests whose agents failed, and when each is asked again. Other targets wait while
-//! an agent is asked, so one that fails again and again is asked more and more rarely.
+//! [`Silent`]: the guests whose agents failed, and when each is asked again. Other targets wait
+//! while an agent is asked, so one that fails again and again is asked more and more rarely.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -49,8 +49,8 @@ fn an_agent_that_fails_in_its_first_period_is_left_alone_for_a_while() {
     );
 }
 
-/// A monitor's descriptors are closed before it has ended, so that its agent seems to fail. Taken for
-/// that, it would be looked for again by its PID, which may be another program's.
+/// A monitor's descriptors are closed before it has ended, so that its agent seems to fail. Taken
+/// for that, it would be looked for again by its PID, which may be another program's.
 #[test]
 fn the_end_of_a_monitor_is_no_failure_of_its_agent() {
     let directory = tempfile::tempdir().unwrap();
