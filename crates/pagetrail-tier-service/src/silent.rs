@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The first time.
+/// An agent that failed once is asked again after so long.
 const AGAIN: Duration = Duration::from_secs(60);
-/// In the end.
+/// One that has failed often is asked again after so long.
 const AGAIN_MAX: Duration = Duration::from_secs(3600);
 
 /// Agents that are not asked at the moment, by the PID of the monitor.

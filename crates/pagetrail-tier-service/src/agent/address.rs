@@ -149,6 +149,7 @@ mod tests {
             assert!(wrong.parse::<ListenAddress>().is_err(), "{wrong}");
         }
     }
+
     /// The families of sockets that an agent is reached by.
     fn families(address: &AgentAddress) -> &'static [&'static str] {
         match address {
