@@ -432,6 +432,30 @@ mod tests {
     }
 
     #[test]
+    fn stops_are_no_reason_to_predict_more() {
+        let weight_after = |fault| {
+            let allowance = Allowance {
+                share: 0.01,
+                intervals: Duration::from_millis(10)..=Duration::from_millis(100),
+            };
+            let mut budget = Budget::new(allowance, 1 << 23, fault, false);
+            let before = budget.fault_weight();
+            for _ in 0..30 {
+                budget.settle(Spent {
+                    duration: Duration::from_millis(100),
+                    stopped: Duration::from_millis(10),
+                    reported: 1000,
+                    ..Spent::default()
+                });
+            }
+            budget.fault_weight() / before
+        };
+        // Faults that cost a thousandth of what the stops do, and twice as much.
+        assert_eq!(weight_after(Duration::from_nanos(10)), 1.0);
+        assert!(weight_after(Duration::from_micros(20)) > 1.0);
+    }
+
+    #[test]
     fn stops_of_the_consumer_count() {
         let allowance = Allowance {
             share: 0.01,
